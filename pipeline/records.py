@@ -65,7 +65,7 @@ def yaml_text(path: Path) -> bytes:
     return text
 
 
-def typed(value: Any, kind: Any, name: str) -> Any:
+def convert(value: Any, kind: Any, name: str) -> Any:
     """Convert a JSON value to a type.
 
     Args:
@@ -77,21 +77,21 @@ def typed(value: Any, kind: Any, name: str) -> Any:
         ValueError: If the value has a different type.
 
     Example:
-        >>> typed({"loss": 1}, dict[str, float], "metrics")
+        >>> convert({"loss": 1}, dict[str, float], "metrics")
         {'loss': 1.0}
     """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or (origin is types.UnionType and value is None):
         return value
     if origin is types.UnionType:
-        return typed(value, parts[0], name)
+        return convert(value, parts[0], name)
     if isinstance(value, dict):
         if dataclasses.is_dataclass(kind):
             return _as_dataclass(value, kind, name)
         if origin in (dict, Mapping):
-            return {key: typed(part, parts[1], f"{name}.{key}".lstrip(".")) for key, part in value.items()}
+            return {key: convert(part, parts[1], f"{name}.{key}".lstrip(".")) for key, part in value.items()}
     if isinstance(value, list) and origin in (list, Sequence):
-        return [typed(part, parts[0], name) for part in value]
+        return [convert(part, parts[0], name) for part in value]
     if kind is float and type(value) in (int, float):
         return _as_float(value, name)
     if kind in (bool, int, str) and type(value) is kind:
@@ -101,10 +101,10 @@ def typed(value: Any, kind: Any, name: str) -> Any:
     raise ValueError(f"{name or 'its content'} has the wrong type: {json.dumps(value)[:40]}")
 
 
-def typed_parts(values: Mapping[str, Any], kinds: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+def convert_parts(values: Mapping[str, Any], kinds: Mapping[str, Any], name: str = "") -> dict[str, Any]:
     """Convert the values of a mapping to the types in `kinds`; values with other names are unchanged."""
-    parts = typed(values, dict[str, Any], name)
-    return {key: typed(part, kinds.get(key, Any), f"{name}.{key}".lstrip(".")) for key, part in parts.items()}
+    parts = convert(values, dict[str, Any], name)
+    return {key: convert(part, kinds.get(key, Any), f"{name}.{key}".lstrip(".")) for key, part in parts.items()}
 
 
 def _as_dataclass(values: Mapping[str, Any], kind: Any, name: str) -> Any:
@@ -112,11 +112,11 @@ def _as_dataclass(values: Mapping[str, Any], kind: Any, name: str) -> Any:
     unknown = [key for key in values if key not in kinds]
     if issubclass(kind, OpenRecord):
         declared = {key: value for key, value in values.items() if key in kinds}
-        return kind(**typed_parts(declared, kinds, name), others={key: values[key] for key in unknown})
+        return kind(**convert_parts(declared, kinds, name), others={key: values[key] for key in unknown})
     if unknown:
         raise ValueError(f"{name or 'it'} has {unknown[0]!r}, which this version does not support")
     try:
-        return kind(**typed_parts(values, kinds, name))
+        return kind(**convert_parts(values, kinds, name))
     except TypeError as error:  # a field without a default is missing
         raise ValueError(f"{name or 'it'} is incomplete ({error})") from error
 

@@ -13,7 +13,7 @@ from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.frame import DIFFERENCE, Column, difference_column, metric_column, speed_column
 from pipeline.comparison.rows import Row, RunRecord
 from pipeline.comparison.seeds import MAX_SEEDS, seeds_text, seeds_to_settle
-from pipeline.comparison.words import interval_texts, is_percentage, joined, metric_name, plural, value_text
+from pipeline.comparison.words import interval_texts, is_percentage, joined, metric_label, plural, value_text
 from pipeline.config.names import split_override
 from pipeline.provenance.identity import COMMAND_SETTINGS
 from stages.settings.ranges import quoted
@@ -65,11 +65,11 @@ def choice(comparison: Comparison) -> str:
     if chosen.metric is None:
         return f"No winner: the runs have no validation metric in common, {NEVER_ON_TEST}."
     if chosen.best is None:
-        name = metric_name(chosen.metric)
+        name = metric_label(chosen.metric)
         return f"No winner: each combination has a run whose {name} is not a finite number."
     if not chosen.leads:
         value = _value(chosen.metric, chosen.best)
-        return f"{chosen.best.label} wins: no other combination has a finite {metric_name(chosen.metric)} ({value})."
+        return f"{chosen.best.label} wins: no other combination has a finite {metric_label(chosen.metric)} ({value})."
     if not chosen.has_seeds:
         return _single_seeds(chosen, chosen.metric, chosen.best)
     return _tie(comparison, chosen.metric, chosen.best) if chosen.tied else _win(chosen, chosen.metric, chosen.best)
@@ -90,7 +90,7 @@ def _single_combination(row: Row, metric: str | None, primary: str) -> str:
     """Return the sentence for a single combination."""
     keys = dict.fromkeys(filter(None, (metric, f"test/{primary}")))
     columns = [metric_column([row], key) for key in keys if key in row.metrics]
-    results = ", ".join(f"{metric_name(column.key)} {column.text(row)}" for column in columns) or "no metrics"
+    results = ", ".join(f"{metric_label(column.key)} {column.text(row)}" for column in columns) or "no metrics"
     count, seeds = len(row.runs), {run.seed for run in row.runs}
     if count == 1:
         return f"Nothing to compare: this is one run, with {results}."
@@ -111,7 +111,7 @@ def _win(chosen: Choice, metric: str, best: Row) -> str:
     shared = f" on the {plural(first, 'seed')} that both have" if lead.is_partial else ""
     seeds = plural(first, "seed") if first == second else f"{first} and {second} seeds"
     return (
-        f"{best.label} wins: its {metric_name(metric)} of {value}{shared} is {by}{unit} {direction} than {other} "
+        f"{best.label} wins: its {metric_label(metric)} of {value}{shared} is {by}{unit} {direction} than {other} "
         f"(95% CI {low} to {high}, {seeds})."
     )
 
@@ -119,7 +119,7 @@ def _win(chosen: Choice, metric: str, best: Row) -> str:
 def _tie(comparison: Comparison, metric: str, best: Row) -> str:
     """Return the sentences for combinations whose differences may be seed noise."""
     chosen = comparison.choice
-    count, total, name = len(chosen.tied) + 1, len(chosen.leads) + 1, metric_name(metric)
+    count, total, name = len(chosen.tied) + 1, len(chosen.leads) + 1, metric_label(metric)
     default = f"Default choice: {chosen.rows[0].label} ({chosen.reason})."
     if all(_is_identical(chosen.leads[row]) for row in chosen.tied):
         return f"{_same(count, total, name, chosen.is_lower_better)}, {_value(metric, best)}. {default}"
@@ -149,7 +149,7 @@ def _same(count: int, total: int, name: str, is_lower_better: bool) -> str:
 
 def _single_seeds(chosen: Choice, metric: str, best: Row) -> str:
     """Return the sentences for combinations of one seed each, which cannot be distinguished from seed noise."""
-    name, value = metric_name(metric), _value(metric, best)
+    name, value = metric_label(metric), _value(metric, best)
     chance = "Each combination has one seed, so this may be chance. To find out, add seed=1,2,3."
     equal = sum(_is_identical(lead) for lead in chosen.leads.values())
     if equal:

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.comparison.choice import MAX_RATIO, Choice, SpeedUp, choose, mean_of, primary_of, speed_ups
 from pipeline.comparison.rows import Row, RunRecord, canonical, pair, rows_of
-from pipeline.comparison.words import metric_name
+from pipeline.comparison.words import metric_label
 from pipeline.runs.summary import is_lower_better
 from stages.errors import UserError
 from stages.evaluation.estimates import ERRORS
@@ -177,7 +177,7 @@ def compare_runs(
         choice = choose(rows, base)
         chosen_on = choice.metric
         if chosen_on is not None and (unfit := [row for row in rows if not math.isfinite(mean_of(row, chosen_on))]):
-            reason = f"its {metric_name(chosen_on)} is not a finite number"
+            reason = f"its {metric_label(chosen_on)} is not a finite number"
             warnings += [f"{text} cannot win: {reason}" for text in _unfit(unfit, chosen_on)]
     for row in choice.rows if search is None else ():
         if lost := [run for run in runs if run.status == "FAILED" and _belongs_to(run, row, names)]:
@@ -219,7 +219,7 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     values, metric = _by_example(rows, base), primary_of([base])
     comparable = [row for row in rows if f"test/{metric}" in row.metrics and row.runs[0].is_tested_as(base.runs[0])]
     if unfit := [row for row in comparable if not math.isfinite(mean_of(row, f"test/{metric}"))]:
-        reason = f"its {metric_name(f'test/{metric}')} is not a finite number"
+        reason = f"its {metric_label(f'test/{metric}')} is not a finite number"
         warnings += [f"{text} is not compared with the baseline: {reason}" for text in _unfit(unfit, f"test/{metric}")]
         comparable = [row for row in comparable if row not in unfit]
     known = [row for row in comparable if row.by_seed(values)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.comparison.answer import marks_of
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import Row
-from pipeline.comparison.words import metric_name
+from pipeline.comparison.words import metric_label
 from pipeline.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def draw_curves(comparison: Comparison) -> "Figure | None":
         drawn = {row: _mean_and_range(frame[name]) for row, frame in frames.items() if name in frame}
         for row, curve in drawn.items():
             _draw_curve(panel, curve, styles[row], row in comparison.choice.rows, row in banded)
-        panel.set(xlabel="epoch", title=metric_name(name).removesuffix(" in the last epoch"))
+        panel.set(xlabel="epoch", title=metric_label(name).removesuffix(" in the last epoch"))
         panel.title.set_color(INK)
         panel.xaxis.get_major_locator().set_params(integer=True)
         if name.endswith("loss") and _spans(drawn.values()):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.rows import RATES, Row
 from pipeline.comparison.seeds import POWER, needed_for_significance
-from pipeline.comparison.words import MAX_DECIMALS, is_percentage, magnitude, metric_name
+from pipeline.comparison.words import MAX_DECIMALS, is_percentage, magnitude, metric_label
 from pipeline.runs.summary import is_lower_better
 from stages.evaluation.paired_tests import MINUS, MetricDifference, unit_of
 
@@ -122,10 +122,10 @@ def _meaning(rows: Sequence[Row], name: str) -> str:
         return f"Training speed in {metric.partition('_')[0]} per second."
     better = f"; {'lower' if is_lower_better(name, rows[0].runs[0].summary.task) else 'higher'} is better"
     if name.startswith("val/best_"):
-        return f"The {metric_name(name)} in the run's best epoch{better}."
+        return f"The {metric_label(name)} in the run's best epoch{better}."
     if split == "test":
-        return f"The {metric_name(name)}, with the weights of the best epoch{better}. It never decides the winner."
-    return f"The {metric_name(name)}{better}."
+        return f"The {metric_label(name)}, with the weights of the best epoch{better}. It never decides the winner."
+    return f"The {metric_label(name)}{better}."
 
 
 def columns_of(comparison: Comparison) -> list[Column]:
@@ -146,12 +146,12 @@ def shown_columns(comparison: Comparison) -> list[Column]:
 def _standard(comparison: Comparison) -> list[Column]:
     rows, primary = comparison.rows, comparison.primary
     names = dict.fromkeys(filter(None, (comparison.choice.metric, f"val/best_{primary}", "val/best_loss")))
-    first, *more = [metric_column(rows, name, metric_name(name)) for name in names]
+    first, *more = [metric_column(rows, name, metric_label(name)) for name in names]
     rate = next((rate for rate in RATES if any(rate in row.metrics for row in rows)), RATES[0])
     difference, p_value = _of_differences(comparison)
     return [
         first,
-        metric_column(rows, f"test/{primary}", metric_name(f"test/{primary}")),
+        metric_column(rows, f"test/{primary}", metric_label(f"test/{primary}")),
         difference,
         speed_column(comparison),
         p_value,
@@ -183,7 +183,7 @@ def difference_column(comparison: Comparison) -> Column:
         for row, one in differences
     }
     notes = {row: _note(comparison, row, difference) for row, difference in differences}
-    heading = f"{metric_name(metric)} vs baseline"
+    heading = f"{metric_label(metric)} vs baseline"
     suffix = unit_of(comparison.primary)
     return Column(
         DIFFERENCE, heading, figures, "+.2%" if is_fraction else "+.4g", suffix, MEANINGS[DIFFERENCE], notes, True

@@ -15,7 +15,7 @@ from pipeline.comparison.answer import answer_of, best_mark, marks_of
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.curves import COLORS, DASHES, STYLE, draw_curves, styles_of
 from pipeline.comparison.frame import DIFFERENCE, SPEED_UP, Column, columns_of, shown_columns
-from pipeline.comparison.words import metric_name
+from pipeline.comparison.words import metric_label
 from pipeline.console import wrapped_lines
 from stages import tables
 from stages.errors import printable, printable_lines
@@ -215,7 +215,7 @@ def page(comparison: Comparison) -> str:
         columns=first,
         others=_parts(rest),
         meanings=[column for column in columns if column.meaning],
-        sorted_by=metric_name(comparison.choice.metric) if comparison.choice.metric else "",
+        sorted_by=metric_label(comparison.choice.metric) if comparison.choice.metric else "",
         curves=_image(curves) if curves is not None else None,
         swatches={row: Swatch(COLORS[place], DASHES[place]) for row, place in styles.items()} if curves else {},
         compared=(DIFFERENCE, SPEED_UP),

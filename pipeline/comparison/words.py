@@ -13,11 +13,11 @@ NAMES = {"rmse": "RMSE", "mae": "MAE", "mse": "MSE", "r2": "R²", "auc": "AUC", 
 MAX_DECIMALS = 8
 
 
-def metric_name(key: str) -> str:
+def metric_label(key: str) -> str:
     """Return the name of a metric in a sentence.
 
     Example:
-        >>> metric_name("val/best_loss"), metric_name("test/macro_f1"), metric_name("my/score")
+        >>> metric_label("val/best_loss"), metric_label("test/macro_f1"), metric_label("my/score")
         ('validation loss', 'test macro F1', 'my/score')
     """
     split, slash, rest = key.partition("/")

@@ -66,7 +66,7 @@ class RayCluster(ClusterSettings):
 
 @dataclass(kw_only=True)
 class JoinedCluster(ClusterSettings):
-    """Members that something else starts, all with the same command; the environment identifies each of them."""
+    """Members that are started by something else, all with the same command; the environment identifies each one."""
 
     timeout_seconds: float = _timeout("the other members")
 
@@ -74,7 +74,7 @@ class JoinedCluster(ClusterSettings):
 @option("cluster", "tf_config")
 @dataclass(kw_only=True)
 class TfConfigCluster(JoinedCluster):
-    """Members that something else starts, each with its own `TF_CONFIG`, such as Kubernetes' TFJob or Vertex AI."""
+    """Members that are started by Kubernetes' TFJob, Vertex AI or something else, each with its own `TF_CONFIG`."""
 
     _target_: str = "pipeline.launch.joined.TfConfig"
 

@@ -32,7 +32,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Deliver:
+class AlreadyFinished:
     """The run has finished; only printing its results or uploading its records remains to be done."""
 
     run: Summary
@@ -60,8 +60,8 @@ class Decision:
     """The run to make, with its folder, which exists unless the run is new."""
     plan: tuple[PlannedStage, ...]
     """The stages in order, with those that are reused or skipped."""
-    start: New | Resume | Deliver
-    """Whether the run is new, resumed or only delivered."""
+    start: New | Resume | AlreadyFinished
+    """Whether the run is new, resumed or already finished."""
     origin: Fork | Reuse | None
     """The other run that this run starts from, if any."""
     identity: str
@@ -100,8 +100,8 @@ def decide(job: Job) -> Decision:
     4. Otherwise a new run starts: from scratch, from the weights of another run (`fork=<run>`), or with the results of
        its first stages (`from=<stage> run=<run>`).
 
-    A finished run that was killed before it printed its results, or whose records are not all in MLflow, is only
-    delivered.
+    If a finished run was killed before it printed its results, or if some of its records are not in MLflow, the command
+    only prints the results and sends the records.
 
     Raises:
         UserError: If something cannot work.
@@ -118,7 +118,7 @@ def decide(job: Job) -> Decision:
         _note_reuse(experiment, plan, reused, notes)
     start = _start(job, run_identity, notes)
     origin: Fork | Reuse | None = Reuse(reused) if reused is not None else None
-    if not isinstance(start, Deliver):
+    if not isinstance(start, AlreadyFinished):
         has_begun = isinstance(start, Resume) and RunFolder(start.run.folder).can_start
         forked = None if has_begun else forked_run(experiment)  # a run that has a checkpoint starts from that
         if isinstance(start, Resume) and job.folder is None:
@@ -146,7 +146,7 @@ def check(experiment: Experiment) -> tuple[PlannedStage, ...]:
     return plan_with(experiment, reused_run(experiment))
 
 
-def _start(job: Job, run_identity: str, notes: Notes) -> New | Resume | Deliver:
+def _start(job: Job, run_identity: str, notes: Notes) -> New | Resume | AlreadyFinished:
     experiment = job.experiment
     if job.folder is not None:
         run = job.folder.read(notes.warn)
@@ -158,10 +158,10 @@ def _start(job: Job, run_identity: str, notes: Notes) -> New | Resume | Deliver:
         return Resume(run)
     rest = ", but part of it is not in MLflow yet: sending the rest" if is_unsent(run, experiment.tracking) else ""
     notes.log(f"{shorter(run.folder)} has already finished{rest}; nothing to train")
-    return Deliver(run)
+    return AlreadyFinished(run)
 
 
-def _folder(job: Job, start: New | Resume | Deliver) -> RunFolder:
+def _folder(job: Job, start: New | Resume | AlreadyFinished) -> RunFolder:
     if job.folder is not None:
         return job.folder
     if not isinstance(start, New):

@@ -103,7 +103,7 @@ class JobProcess(Handle):
         return self.exit_code
 
     def has_left(self) -> bool:
-        """Return whether the process has ended; if it has not ended its run, this does."""
+        """Return whether the process has ended. If it has ended without ending its run, this ends the run."""
         if self._has_left or (ended := self.process.end()) is None:
             return self._has_left
         code, how = ended
@@ -140,7 +140,7 @@ def _reloads_afresh(job: Job) -> bool:
 
 
 def _work(decision: Decision, link: Link, variables: Mapping[str, str], reloads_afresh: bool) -> None:
-    """Run in the process of a job."""
+    """Run a job: the main function of its process."""
     started = time.monotonic()
     experiment, run = decision.experiment, decision.folder
     export = experiment.of("export", ExportSettings)

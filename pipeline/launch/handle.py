@@ -29,14 +29,14 @@ class Handle(ABC):
 
     @abstractmethod
     def poll(self) -> int | None:
-        """Return the exit code, or None while it runs. To be called every POLL_SECONDS.
+        """Return the exit code, or None while it runs. Call this every POLL_SECONDS.
 
         If its processes have ended without ending the run, this ends the run.
         """
 
     @abstractmethod
     def stop(self, request: Request, count: int = 1) -> None:
-        """Ask it to save and end, as `count` signals do. To be repeated until `poll` returns its exit code."""
+        """Ask it to save and end, as `count` signals do. Call this repeatedly until `poll` returns its exit code."""
 
     @property
     def events(self) -> Sequence[Any]:
@@ -44,10 +44,10 @@ class Handle(ABC):
         return ()
 
     def has_left(self) -> bool:
-        """Return whether nothing of it runs any more. A job that has finished may still upload."""
+        """Return whether all its processes have ended. A job that has finished may still upload its records."""
         return self.exit_code is not None
 
-    # Jobs that overlap: see Turn. By default a job trains at once, and no other starts in its place before its end.
+    # Jobs that overlap: see Turn. By default a job trains at once, and the next job starts after its end.
 
     def train(self) -> None:  # noqa: B027  most have nothing to do
         """Let it train, if it waits for its turn."""

@@ -1,4 +1,4 @@
-"""Launchers whose members something else starts, all by the same command: `cluster=tf_config` and `cluster=hosts`.
+"""Launchers for members that something else starts, such as Kubernetes: `cluster=tf_config` and `cluster=hosts`.
 
 The members wait for each other here, because TensorFlow's own wait ignores signals and time limits. Every member
 connects to the chief, and stays connected until the chief reports that all are there. A member that is started again
@@ -112,7 +112,7 @@ def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) ->
     """Return the task of the member `index` of `addresses`: workers, or a chief, the servers, then the workers.
 
     Raises:
-        UserError: If the strategy has more members, or fewer.
+        UserError: If the strategy needs a different number of members.
     """
     members = strategy.members()
     if len(members) == 1:
@@ -124,7 +124,7 @@ def task_at(index: int, addresses: Sequence[str], strategy: StrategySettings) ->
 
 
 def check_members(task: Task, strategy: StrategySettings) -> None:
-    """Refuse a cluster with other members than `strategy` needs, as TensorFlow would wait for missing ones forever."""
+    """Refuse a cluster whose members do not fit `strategy`. TensorFlow would wait for missing ones forever."""
     jobs = strategy.members()
     names = task.addresses()
     if {*task.cluster} | {"chief"} != {*jobs} | {"chief"} or "chief 1" in names:
@@ -175,7 +175,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return the host and the port of `host:port` or `[::1]:port`.
 
     Raises:
-        UserError: If `address` has another form.
+        UserError: If `address` has a different form.
     """
     match = ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[3]) < 65536:

@@ -1,4 +1,4 @@
-"""The interface of all launchers: each starts a run where the configuration says, and returns its handle."""
+"""The interface of all launchers. A launcher starts runs, here or elsewhere, and returns a handle for each run."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -12,11 +12,11 @@ from pipeline.launch.handle import Ended, Handle
 from stages.targets import class_at
 
 LOOK_SECONDS = 2.0
-"""Seconds between two looks at a job that runs elsewhere: at its journal, or at the queue that it is in."""
+"""Seconds between two checks of a job that runs elsewhere, in its journal or in the queue."""
 
 
 class Launcher(ABC):
-    """Starts runs. Named by `cluster._target_`.
+    """Starts runs. The setting `cluster._target_` names a subclass.
 
     Attributes:
         settings: The settings of the group `cluster`.
@@ -59,6 +59,6 @@ def run_here(
     decision: Decision, console: Console, link: Link | None, started: float | None, task: Task | None = None
 ) -> Ended:
     """Execute `decision` in this process; return its handle, which has ended."""
-    from pipeline.execute.execute import execute  # imports much that a plan, or a wrong setting, does not need
+    from pipeline.execute.execute import execute  # slow imports, which a dry run or a wrong setting does not need
 
     return Ended(decision.job, execute(decision, console, link, task, started=started))

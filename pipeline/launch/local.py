@@ -143,7 +143,7 @@ def enter_cluster(task: Task) -> None:
 
 
 def starts_again(code: int, lost: str | None, left: int, console: Console) -> bool:
-    """Return whether a run that ended with `code` starts again: a member was lost, and restarts are `left`."""
+    """Return whether to restart a run that ended with `code`: if a member was lost and there are restarts `left`."""
     if lost is None or not left or code in (DONE, TIMED_OUT, *STOPPED):
         return False
     console.warn(f"restarting the cluster from its last checkpoint ({left - 1} restarts left)")
@@ -152,21 +152,26 @@ def starts_again(code: int, lost: str | None, left: int, console: Console) -> bo
 
 @dataclass
 class Members:
-    """The members of a running cluster. It ends when the chief ends, or a member that the run needs.
+    """The members of a running cluster, which ends when the chief or another member that the run needs has ended.
 
     They are not handles of `supervise`, because they depend on each other: the run has a single exit code, and when one
     member ends, the others may have to end, too.
     """
 
-    left: list[Task]  # that have not ended; the chief is last, because the ends of others explain its own
-    end_of: Callable[[Task], tuple[int, str] | None]  # see `LocalProcess.end`
-    stop_chief: Callable[[], object]  # asks it to save and end
+    left: list[Task]
+    """The members that have not ended. The chief is last, because the end of another member may explain its end."""
+    end_of: Callable[[Task], tuple[int, str] | None]
+    """Returns the exit code of a member and how it ended; see `LocalProcess.end`."""
+    stop_chief: Callable[[], object]
+    """Asks the chief to save and end."""
     console: Console
-    lost: str | None = None  # how a member that the run needs died or hung
+    lost: str | None = None
+    """How a member that the run needs died or hung."""
     deadline: float = math.inf
+    """When the run ends if the chief has not ended by then, in seconds of `time.monotonic()`."""
 
     def poll(self) -> int | None:
-        """Return the exit code of the run, or None while it runs; to be called every POLL_SECONDS."""
+        """Return the exit code of the run, or None while it runs. Call this every POLL_SECONDS."""
         for task in list(self.left):
             if (ended := self.end_of(task)) is None:
                 continue
@@ -176,12 +181,12 @@ class Members:
                 self._note(task, code, how)
             if task.is_chief:
                 return code
-            if code in STOPPED:  # by a signal: all save and end, and a chief that does not train is asked here
+            if code in STOPPED:  # by a signal, on which all save and end; a chief that does not train must be asked
                 self.stop_chief()
         return FAILED if time.monotonic() > self.deadline else None
 
     def wait_for_chief(self) -> None:
-        """Watch only the chief from now on. It was asked to end, and the others end because it does."""
+        """Watch only the chief from now on. It was asked to end, and the other members end because it does."""
         self.left = self.left[-1:]
 
     def _note(self, task: Task, code: int, how: str) -> None:
@@ -197,7 +202,7 @@ class Members:
 def _member(  # all are facts of one process
     decision: Decision, link: Link, started: float, task: Task, log: Path | None, words: Sequence[str]
 ) -> None:
-    """Run in the process of one member of the cluster.
+    """Run a member of the cluster: the main function of its process.
 
     Args:
         decision: What to do.

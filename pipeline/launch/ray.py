@@ -61,13 +61,15 @@ class Ray(Elsewhere):
         return RayJob(job, self.settings, console)
 
     def close(self) -> None:
-        with signals.ending():  # else a signal's limit may be over by now, and Ray would be left
+        with signals.ending():  # else the time limit of an earlier signal could end this process before Ray has ended
             if "ray" in sys.modules:
-                sys.modules["ray"].shutdown()  # and with it the actors and what they hold
+                sys.modules["ray"].shutdown()  # which also ends the actors and frees their resources
 
 
 def _connect(settings: RayCluster, console: Console) -> None:
-    """Connect this process to the Ray of the settings or of RAY_ADDRESS, or start one that ends with this process.
+    """Connect this process to the Ray cluster in the settings or in RAY_ADDRESS.
+
+    If neither names one, start a Ray cluster that ends with this process.
 
     Raises:
         UserError: If Ray is not available.
@@ -100,7 +102,7 @@ def _connect(settings: RayCluster, console: Console) -> None:
         problem = f"cluster=ray cluster.address={address}: Ray is not available ({reason})"
         fix = "unset RAY_ADDRESS" if settings.address is None and address else "cluster.address=null"
         raise UserError(problem, "host:port of a Ray cluster that includes this machine", fix) from error
-    signals.check()  # which puts back the handler of SIGTERM, too
+    signals.check()  # also restores the handler of SIGTERM, which Ray replaces
     console.log(f"Ray {ray.__version__} at {ray.util.get_node_ip_address()}")
 
 
@@ -177,7 +179,7 @@ class RayJob(RemoteJob):
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 
-        group = placement_group([self._claim] * self._counts["worker"])  # all or none
+        group = placement_group([self._claim] * self._counts["worker"])  # reserves all resources or none
         try:
             self._hosts = [
                 self._host(job, group, index) for job, count in self._counts.items() for index in range(count)
@@ -192,7 +194,7 @@ class RayJob(RemoteJob):
                 yield
             try:
                 tasks = tasks_at(self._counts, ray.get(addresses))
-            except ray.exceptions.RayError as error:  # the node has none of this code, or has died
+            except ray.exceptions.RayError as error:  # the node does not have this code, or has died
                 self._lost = f"a Ray actor cannot be started ({str(error).strip().splitlines()[-1]})"
                 self._console.error(f"{self._lost}: the run cannot continue")
                 return FAILED
@@ -293,11 +295,13 @@ class Host:
         """Run a member in a process, which is killed if it hangs.
 
         Args:
-            cluster: by which it finds the others. log: the file that it prints to.
+            member: The member.
+            cluster: The settings by which it finds the other members.
+            log: The file that it prints to.
             variables: The environment variables of the command, without the variables in OF_THE_NODE.
 
         Returns:
-            its exit code, and what else has ended it.
+            Its exit code, and how it ended if it did not end by itself.
         """
         for folder in (member.folder, log.parent):
             if not folder.is_dir():
@@ -321,7 +325,7 @@ class Host:
 
 
 def _begin(member: Member, cluster: ClusterSettings, log: Path, variables: Mapping[str, str]) -> None:
-    """Run in the process of a member."""
+    """Run a member: the main function of its process."""
     streams.append_to(log)
     of_node = {name: os.environ[name] for name in OF_THE_NODE if name in os.environ}
     os.environ.clear()

@@ -32,7 +32,7 @@ class Member:
     """The part of a job that each of its processes needs. It is pickled."""
 
     job: Job
-    """The job without its experiment, which each process reads again from the following four."""
+    """The job without its experiment, which each process reads again from the next four fields."""
     document: DictConfig
     """The configuration, not resolved, so secrets stay in the environment."""
     choices: Mapping[str, str]
@@ -131,7 +131,7 @@ class Elsewhere(Launcher):
             return self.submit(job, console)
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            with run.locked():  # not next to a living run; the job locks it when it begins
+            with run.locked():  # refuses a run that a process works on; the job locks it again when it begins
                 submitted = self.submit(job, console)
         except UserError:
             run.remove_if_unused()

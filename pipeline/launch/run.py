@@ -4,7 +4,7 @@ import time
 
 from pipeline.checks.combinations import advice
 from pipeline.console import Console
-from pipeline.decide.decision import Decision, Deliver, decide
+from pipeline.decide.decision import AlreadyFinished, Decision, decide
 from pipeline.decide.job import Job
 from pipeline.execute.facts import show_next, show_plan, show_summary
 from pipeline.execute.link import Link
@@ -33,13 +33,13 @@ def run_job(job: Job, console: Console, link: Link | None = None, started: float
     if decision.experiment.dry_run:
         console.log("dry_run=true: the settings are valid, and nothing was run")
         return all_written(DONE)
-    if isinstance(decision.start, Deliver):
+    if isinstance(decision.start, AlreadyFinished):
         return show_finished(decision, console)
     return carry_out(decision, console, link, started)
 
 
 def carry_out(decision: Decision, console: Console, link: Link | None = None, started: float | None = None) -> int:
-    """Start the run of `decision` where its configuration says, watch it to its end, and return its exit code.
+    """Start the run of `decision` with the launcher of its configuration, watch it to its end, return its exit code.
 
     Raises:
         UserError: If it cannot be started.

@@ -16,9 +16,9 @@ class Slot:
     """A part of the machine, for one job."""
 
     visible: str | None = None
-    """The GPUs that the job sees, as the value of CUDA_VISIBLE_DEVICES. None: the variable is left as it is."""
+    """The GPUs that the job sees, as the value of CUDA_VISIBLE_DEVICES. None leaves the variable unchanged."""
     threads: int | None = None
-    """The number of threads of the job. None: the variables of threads are left as they are."""
+    """The number of threads of the job. None leaves the variables that limit threads unchanged."""
 
     def environment(self, experiment: Experiment) -> dict[str, str]:
         """Return the environment variables of a process that runs `experiment` in this slot."""
@@ -31,8 +31,8 @@ def deal_out(settings: SweepSettings, experiments: Sequence[Experiment]) -> list
     """Return a slot for each of `settings.n_jobs` jobs. Every experiment can run in every slot.
 
     A single slot has all devices. Several slots divide the GPUs and the cores of the machine among them. If there are
-    more jobs than GPUs, jobs share GPUs, which works because TensorFlow takes memory as needed. `devices_per_job` gives
-    each job GPUs that no other job uses.
+    more jobs than GPUs, jobs share GPUs, which works because TensorFlow allocates memory as needed. `devices_per_job`
+    gives each job GPUs that no other job uses.
 
     Raises:
         UserError: If there are too few GPUs, or if the jobs cannot run at the same time.

@@ -1,4 +1,4 @@
-"""`cluster=slurm`: this process is one of a Slurm job's tasks, or it submits the job that they are in."""
+"""`cluster=slurm`: this process submits a Slurm job, or is one of the job's tasks."""
 
 import io
 import os
@@ -113,7 +113,7 @@ def place_in_step(port: int | None) -> tuple[int, list[str]]:
         port: The port of the first task; the others use the next ones. None: derived from the ids of job and step.
 
     Raises:
-        UserError: If srun has not started this process, or if the tasks are distributed in another order.
+        UserError: If srun has not started this process, or if the tasks are distributed in a different order.
     """
     fix = "srun python -m pipeline …"
     try:
@@ -160,7 +160,7 @@ def parameters(job: Job, settings: SlurmCluster) -> dict[str, Any]:
         "signal_delay_s": settings.signal_seconds,
         "stderr_to_stdout": True,
         "wckey": None,
-        # Since Slurm 22.05 srun does not take this over from the job.
+        # Since Slurm 22.05, srun does not inherit this from the job.
         "srun_args": ["--open-mode=append", *([f"--cpus-per-task={cpus}"] if cpus else [])],
         "additional_parameters": {**settings.options, "ntasks": count, "distribution": "block", "requeue": True},
     }

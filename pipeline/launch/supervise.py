@@ -14,15 +14,15 @@ def supervise(
     on_end: Callable[[Handle, int], object] = lambda handle, code: None,
     more: Callable[[], object] = lambda: None,
 ) -> None:
-    """Watch `handles` until all have ended. Whatever ends the loop, nothing that it watches is left running.
+    """Watch `handles` until all have ended. None of the runs is still running when this returns or raises.
 
-    A handle sees by itself whether its processes hang: see `LocalProcess.end`. That the members of a cluster end
-    together is its handle's matter, too (see `Members`), while the jobs here do not depend on each other.
+    The runs do not depend on each other. Each handle checks whether its processes hang (see `LocalProcess.end`), and
+    ends the members of its cluster together (see `Members`).
 
     Args:
-        handles: The runs. One that has left is removed.
+        handles: The runs. A run is removed once all its processes have ended.
         on_end: Receives each run and its exit code, once it has one.
-        more: Called at each turn of the loop, about every POLL_SECONDS. It may add handles, and stop some.
+        more: Called in each iteration of the loop, about every POLL_SECONDS. It may add handles, and stop some.
 
     Raises:
         Interrupted: After a signal, when all runs have saved and ended.
@@ -30,7 +30,7 @@ def supervise(
     try:
         more()
         while handles:
-            if not _poll(handles, on_end):  # a run in this process has ended already, and needs no wait
+            if not _poll(handles, on_end):  # a run in this process has already ended, so there is nothing to wait for
                 signals.check()
                 _wait(handles)
                 _poll(handles, on_end)

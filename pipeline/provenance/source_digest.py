@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from pipeline.config.experiment import Experiment
 from pipeline.paths import CONF, OUTPUT_FOLDERS
 from pipeline.provenance.code_state import versions
-from pipeline.records import read_json, typed
+from pipeline.records import convert, read_json
 from stages.errors import UserError
 from stages.storage.atomic import atomic_write
 
@@ -59,7 +59,7 @@ class Sources:
     def changed(self, folder: Path) -> str:
         """Return a short list of the files that differ from those listed in `folder`; empty without a list there."""
         try:
-            before = typed(read_json(folder / NAME), dict[str, str], NAME)
+            before = convert(read_json(folder / NAME), dict[str, str], NAME)
         except (OSError, ValueError):
             return ""
         names = [name for name in {**before, **self.files} if before.get(name) != self.files.get(name)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import OpenRecord, known_types, typed
+from pipeline.records import OpenRecord, convert, known_types
 
 
 @dataclass(kw_only=True)
@@ -105,12 +105,12 @@ class Facts(OpenRecord):
         for name, value in values.items():
             if name in kinds:
                 of_json = json.loads(json.dumps(plain(value), default=str))
-                setattr(self, name, typed(of_json, kinds[name], f"Record.summary[{name!r}]"))
+                setattr(self, name, convert(of_json, kinds[name], f"Record.summary[{name!r}]"))
             else:
                 self.others[name] = value
 
     def completed(self, other: "Facts") -> "Facts":
-        """Return these facts, completed with those of `other` that are unknown here."""
+        """Return these facts. Facts that are unknown here are taken from `other`."""
         names = [entry.name for entry in dataclasses.fields(self) if entry.name != "others"]
         known = {name: value for name in names if (value := getattr(self, name)) not in (None, [], {})}
         return dataclasses.replace(other, **known, others=other.others | self.others)

@@ -94,7 +94,7 @@ def progress(folder: Path, period: int) -> tuple[int, float]:
 
     Args:
         folder: The folder of the run.
-        period: Any number; a number that differs from the last call's reads the journal again.
+        period: Any number. The journal is read again if the number has changed since the last call.
     """
     run = RunFolder(folder).read()
     rows = RunFolder(folder).epochs()

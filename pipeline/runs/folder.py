@@ -63,7 +63,7 @@ class RunFolder:
     def __hash__(self) -> int:
         return hash(self.path)
 
-    # What it holds
+    # Contents
 
     @property
     def summary(self) -> Summary:
@@ -170,7 +170,7 @@ class RunFolder:
                 rows.setdefault(int(entry.arguments["step"]), {}).update(entry.arguments["values"])
         return rows
 
-    # Who works on it
+    # Locks
 
     @property
     def is_locked(self) -> bool:
@@ -229,7 +229,7 @@ class RunFolder:
         facts = replace(new.facts, fingerprint=fingerprint)
         return replace(new, run_id=before.run_id, identity=before.identity or new.identity, facts=facts)
 
-    # How it ends
+    # The end of the run
 
     def end(self, status: str, error: str | None = None) -> bool:
         """Write the final status of a run that is RUNNING; return whether it was.

@@ -18,7 +18,7 @@ from types import UnionType
 from typing import Any
 
 from pipeline.paths import LOCK
-from pipeline.records import OpenRecord, read_json, typed, typed_parts
+from pipeline.records import OpenRecord, convert, convert_parts, read_json
 from stages.settings.places import appendable, regular_file
 from stages.storage.atomic import atomic_write, fsync
 
@@ -175,7 +175,7 @@ class Journal:
         try:
             content = read_json(self.folder / SENT)
             # In earlier versions the file had only the count, and the journal had the id.
-            upload = Upload(sent=content) if type(content) is int else typed(content, Upload, SENT)
+            upload = Upload(sent=content) if type(content) is int else convert(content, Upload, SENT)
         except (OSError, ValueError):
             upload = Upload()
         upload.run_id = upload.run_id or self.header.run_id
@@ -292,9 +292,9 @@ class Journal:
 
     def _take(self, line: bytes) -> None:
         try:
-            values = typed(json.loads(line), dict[str, Any], "")
+            values = convert(json.loads(line), dict[str, Any], "")
             if "store" in values:
-                self.header = typed(values["store"], Header, "store")
+                self.header = convert(values["store"], Header, "store")
             else:
                 self.entries.append(_entry(values["call"], values["given"]))
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -321,4 +321,4 @@ def _entry(call: str, given: Any) -> Entry:
     needed = {name for name, kind in kinds.items() if not isinstance(kind, UnionType)}
     if not needed <= dict(given).keys() <= kinds.keys():
         raise ValueError(f"{call} has other arguments")
-    return Entry(call, typed_parts(given, kinds))
+    return Entry(call, convert_parts(given, kinds))

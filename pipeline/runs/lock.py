@@ -49,7 +49,7 @@ def locked(folder: Path, patience: float | None = None, shared: bool = False) ->
 
 @contextmanager
 def file_locked(path: Path) -> Iterator[bool]:
-    """Lock the file `path`, made if it is missing, within the block; yield False if another process has it locked.
+    """Lock the file `path` within the block, and create it if it is missing; yield False if it is already locked.
 
     Raises:
         OSError: If its folder was deleted, or it is not a file.

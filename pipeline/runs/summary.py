@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.records import read_json, typed, typed_parts
+from pipeline.records import convert, convert_parts, read_json
 from pipeline.redaction import redact
 from pipeline.runs.facts import Facts, TaskFacts, plain
 from stages.errors import UserError, printable
@@ -157,10 +157,10 @@ class Summary:
         values = read_json(folder / NAME)
         if isinstance(values, dict) and isinstance(metrics := values.get("metrics"), dict):
             values["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
-        summary: Summary = typed(values, cls, "")
+        summary: Summary = convert(values, cls, "")
         if summary.status not in STATUSES:
             raise ValueError(f"unknown status {summary.status!r}")
-        typed_parts(summary.weights or {}, WEIGHTS, "weights")
+        convert_parts(summary.weights or {}, WEIGHTS, "weights")
         return summary
 
 

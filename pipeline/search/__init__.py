@@ -1,1 +1,1 @@
-"""Searches: sweeps whose next job depends on the results of those before, by Optuna."""
+"""Searches with Optuna: sweeps in which each job depends on the results of earlier jobs."""

@@ -31,7 +31,7 @@ class Axis:
     key: str
     """The setting as it is typed, such as `optimizer.learning_rate`, or `+my.setting`."""
     drawn_from: BaseDistribution
-    """Optuna's distribution of the values. The values of a list are texts, as they were typed."""
+    """Optuna's distribution of the values. The values of a list are strings, as the user typed them."""
 
     @property
     def grid(self) -> Sequence[Any] | None:
@@ -48,7 +48,7 @@ class Axis:
 
     @property
     def lines(self) -> list[str]:
-        """Overrides that set each value of a list, or both ends of a range. If they are allowed, all values are."""
+        """Overrides that set each value of a list, or both ends of a range. If these are valid, so are all others."""
         values = self.drawn_from
         ends = values.choices if isinstance(values, CategoricalDistribution) else (values.low, values.high)
         return list(dict.fromkeys(map(self.line, ends)))
@@ -195,11 +195,11 @@ class Plan:
 
     @property
     def prunes(self) -> bool:
-        """Whether trials are ended early. With several goals none is, as it may be better in another goal."""
+        """Whether trials are ended early. Not with several goals, as a trial may be the best in any of them."""
         return self.settings.pruner != "none" and len(self.goals) == 1
 
     def describe(self) -> str:
-        """Return the facts that a search must share with the one that it resumes, as JSON.
+        """Return the facts that must be equal for a search to be resumed, as JSON.
 
         The number of trials may grow, and the number of trials at a time may change.
         """
@@ -209,7 +209,7 @@ class Plan:
         return json.dumps([space, goals, *(getattr(self.settings, name) for name in names)])
 
 
-def make_plan(settings: SearchSettings, axes: Sequence[Axis], experiment: Experiment) -> Plan:
+def plan_search(settings: SearchSettings, axes: Sequence[Axis], experiment: Experiment) -> Plan:
     """Return the plan of a search.
 
     Args:

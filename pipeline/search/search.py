@@ -13,7 +13,7 @@ from pipeline.decide.plan import after_training
 from pipeline.execute.facts import show_plan
 from pipeline.provenance.identity import identity
 from pipeline.provenance.source_digest import Sources, sources
-from pipeline.search.plan import Axis, Compose, check_axes, make_plan, probes, read_trial, refuse_debug
+from pipeline.search.plan import Axis, Compose, check_axes, plan_search, probes, read_trial, refuse_debug
 from pipeline.search.trials import Trials
 from pipeline.sweep.grid import check_job
 from stages.errors import UserError
@@ -57,7 +57,7 @@ class Search:
         if not working:
             raise refusals[0]
         self.settings: SweepSettings = settings
-        self.plan = make_plan(settings, axes, working[0])
+        self.plan = plan_search(settings, axes, working[0])
         self.experiments: Sequence[Experiment] = working[:1]
         self.total = self.plan.settings.trials
         self.name = f"search of {self.total} trials"

@@ -16,7 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
-from pipeline.comparison.words import joined, metric_name, plural, value_text
+from pipeline.comparison.words import joined, metric_label, plural, value_text
 from pipeline.decide.job import PrunedError
 from pipeline.redaction import redact, redact_overrides
 from pipeline.search.plan import Plan
@@ -193,7 +193,7 @@ def _open(pruner: Pruner) -> optuna.Trial:
 
 
 def answer(study: Study) -> str:
-    """Return which of the complete trials is the best by the goals of the search."""
+    """Return a sentence that names the best of the complete trials by the goals of the search."""
     goals, best = study.plan.goals, study.best()
     if not best:
         return "No trial is complete, so there is no best trial."
@@ -203,11 +203,11 @@ def answer(study: Study) -> str:
     if len(goals) == 1:
         least = "lowest" if goals[0].direction == "minimize" else "highest"
         value = value_text(goals[0].metric, best[0].values[0])
-        name = metric_name(goals[0].metric)
+        name = metric_label(goals[0].metric)
         settings = settings_text(study, best[0])
         return f"Trial {best[0].number + 1} has the {least} {name} of {complete}, {value}: {settings}.{lost}"
     found = "; ".join(f"trial {trial.number + 1} ({_values_text(study, trial)})" for trial in best)
-    names = joined([metric_name(goal.metric) for goal in goals])
+    names = joined([metric_label(goal.metric) for goal in goals])
     verb = "is" if len(best) == 1 else "are"
     return f"{len(best)} of {complete} {verb} Pareto-optimal for {names}: {found}.{lost}"
 
@@ -223,7 +223,7 @@ def settings_text(study: Study, trial: FrozenTrial) -> str:
 
 def _values_text(study: Study, trial: FrozenTrial) -> str:
     pairs = zip(study.plan.goals, trial.values, strict=True)
-    return ", ".join(f"{metric_name(goal.metric)} {value_text(goal.metric, value)}" for goal, value in pairs)
+    return ", ".join(f"{metric_label(goal.metric)} {value_text(goal.metric, value)}" for goal, value in pairs)
 
 
 def draw(study: Study, folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The trials of a search as jobs: each is drawn by the study when it can run, and its result goes back to the study."""
+"""The trials of a search as jobs. The study draws each trial when it can run, and receives its result."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ class Trials:
         return job
 
     def _pruner(self, trial: FrozenTrial, experiment: Experiment) -> OnEpoch | None:
-        """Return what prunes a trial; None if nothing does, as for processes that can only end together."""
+        """Return the pruner of a trial; None if it cannot be pruned, such as a trial of several processes."""
         settings, strategy = self._plan.settings, experiment.settings.get("strategy")
         if not self._plan.prunes or isinstance(strategy, (MultiWorkerSettings, ParameterServerSettings)):
             return None
@@ -150,7 +150,7 @@ class Trials:
 
 
 def refuse_goal(plan: Plan, run: Summary, only_trains: bool) -> None:
-    """Refuse a goal that a trial lacks, that has penalties, or whose opposite the trial's task wants.
+    """Refuse a goal if a trial lacks its metric, it includes penalties, or its direction contradicts the trial's task.
 
     Args:
         plan: The plan of the search.
@@ -167,8 +167,8 @@ def refuse_goal(plan: Plan, run: Summary, only_trains: bool) -> None:
     if losses and is_of_model and PENALIZED in (run.facts.val_loss or {}):
         problem = f"{losses[0]} includes the networks' regularization penalties, which may differ between trials"
         raise UserError(problem, "a metric without regularization penalties", f"sweep.metric=val/best_{run.primary}")
-    told = ["minimize" if is_lower_better(name, run.task) else "maximize" for name in names]
-    for goal, direction in zip(plan.goals, told, strict=True):
+    directions = ["minimize" if is_lower_better(name, run.task) else "maximize" for name in names]
+    for goal, direction in zip(plan.goals, directions, strict=True):
         if goal.direction != direction and plan.settings.direction is None:
             problem = f"sweep.metric={goal.metric}: its name suggests {goal.direction}, but the runs' task {direction}"
-            raise UserError(problem, "an explicit direction", f"sweep.direction=[{','.join(told)}]")
+            raise UserError(problem, "an explicit direction", f"sweep.direction=[{','.join(directions)}]")

@@ -2,7 +2,7 @@
 
 from pipeline.command_line.compose import Composer
 from pipeline.config.schemas import SearchSettings
-from pipeline.sweep.grid import Grid, checked
+from pipeline.sweep.grid import Grid, checked_jobs
 from pipeline.sweep.source import Work
 from pipeline.targets import check_installed
 
@@ -17,7 +17,7 @@ def work_of(composer: Composer) -> Work:
         UserError: If a setting is wrong, or Optuna is not installed.
     """
     if not isinstance(composer.sweep, SearchSettings):
-        return Grid(checked(composer.jobs(), len(composer.grid)), composer.sweep)
+        return Grid(checked_jobs(composer.jobs(), len(composer.grid)), composer.sweep)
     check_installed("a search", ["optuna", "cmaes"], "optuna")
     from pipeline.search.plan import read_axes  # with Optuna, which a sweep does not need
     from pipeline.search.search import Search

@@ -16,7 +16,7 @@ from stages.errors import UserError
 
 
 @contextmanager
-def claimed(work: Work, at_a_time: int, console: Console) -> Iterator[Path]:
+def claimed_sweep(work: Work, at_a_time: int, console: Console) -> Iterator[Path]:
     """Lock the folder of the sweep that is resumed, or a new one, for this process; yield it.
 
     Args:

@@ -17,7 +17,7 @@ from pipeline.decide.fork import forked_run
 from pipeline.decide.reuse import plan_with, reused_run, with_compared_run
 from pipeline.execute.facts import show_plan, sweep_name
 from pipeline.provenance.source_digest import Sources
-from pipeline.sweep.jobs import SweepJob, is_finished_later, job_labels, typed
+from pipeline.sweep.jobs import SweepJob, is_finished_later, job_labels, readable
 from pipeline.sweep.source import KnownJobs
 from stages.errors import UserError
 
@@ -33,7 +33,7 @@ class Grid:
     is_adaptive = False
 
     def __init__(self, jobs: Sequence[SweepJob], settings: SweepSettings) -> None:
-        """Plan the sweep of `jobs`, at least one, which `checked` has returned."""
+        """Plan the sweep of `jobs`, at least one, which `checked_jobs` has returned."""
         self.jobs = jobs
         self.settings = settings
         self.experiments: Sequence[Experiment] = [job.experiment for job in jobs]
@@ -59,7 +59,7 @@ class Grid:
         return KnownJobs(self.jobs)
 
 
-def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
+def checked_jobs(composed: Iterable[Composed], total: int) -> list[SweepJob]:
     """Return the jobs of a sweep, all of them checked.
 
     Files, servers and devices are checked once, because the jobs share `outputs` and `tracking`.
@@ -89,7 +89,7 @@ def checked(composed: Iterable[Composed], total: int) -> list[SweepJob]:
             if not jobs:
                 check_surroundings(experiment)
         except UserError as error:
-            raise error.within(f"job {number:,} of {total:,} ({' '.join(typed(one.overrides))})") from error
+            raise error.within(f"job {number:,} of {total:,} ({' '.join(readable(one.overrides))})") from error
         job = SweepJob(number, "", experiment)
         before = identities.setdefault(job.identity, number)
         if before != number:

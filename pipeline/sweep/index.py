@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pipeline.comparison.comparison import Comparison, SearchResult, compare_runs
 from pipeline.comparison.rows import read_job
 from pipeline.paths import shorter
-from pipeline.records import read_json, typed_parts
+from pipeline.records import convert_parts, read_json
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, resolved
 from stages.storage.atomic import atomic_write
@@ -61,9 +61,9 @@ def read_index(folder: Path) -> Index:
         UserError: If it cannot be read.
     """
     try:
-        facts = typed_parts(read_json(folder / INDEX), KINDS)
+        facts = convert_parts(read_json(folder / INDEX), KINDS)
         for number, job in enumerate(facts["jobs"], 1):
-            typed_parts({"folder": None, "overrides": None, **job}, JOB_KINDS, f"job {number}")
+            convert_parts({"folder": None, "overrides": None, **job}, JOB_KINDS, f"job {number}")
         return Index(facts.pop("status"), facts.pop("jobs"), facts)
     except (OSError, ValueError, KeyError) as error:
         path = shorter(folder / INDEX)

@@ -31,15 +31,15 @@ class SweepJob:
     """The overrides in which it differs from the other jobs, without secrets."""
     experiment: Experiment
     exit_code: int | None = None
-    """None until it has ended for good."""
+    """The exit code; None until it has ended and will not run again."""
     reason: str | None = None
-    """The reason for which its process refused it before its run began."""
+    """The reason why its process refused it before its run began."""
     only_trains: bool = False
-    """Whether the stages after training are left to a job that finishes it."""
+    """Whether the stages after training are skipped, because another job may run them later."""
     finishes: bool = False
     """Whether it runs the stages after training for the job with the same number."""
     on_epoch: OnEpoch | None = None
-    """Sees the metrics of each epoch of a search's trial, and may end it early."""
+    """For a trial of a search: receives the metrics of each epoch, and may end the trial early."""
 
     @property
     def folder(self) -> str:
@@ -49,7 +49,7 @@ class SweepJob:
     @cached_property
     def shown(self) -> list[str]:
         """The overrides as they were typed, without secrets."""
-        return typed(self.experiment.overrides)
+        return readable(self.experiment.overrides)
 
     @cached_property
     def identity(self) -> str:
@@ -96,7 +96,7 @@ def has_only_trained(job: SweepJob, run: Summary) -> bool:
     return later == {"skipped"} and run.facts.pruned_after_epoch is None
 
 
-def typed(overrides: Sequence[str]) -> list[str]:
+def readable(overrides: Sequence[str]) -> list[str]:
     """Return overrides as the user typed them, without Hydra's escapes and without secrets."""
     return redact_overrides([re.sub(r"\\(.)", r"\1", text) for text in overrides])
 

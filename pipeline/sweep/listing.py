@@ -15,7 +15,7 @@ from pipeline.runs.journal import Journal
 from stages.errors import printable
 
 WIDE = 160
-"""Columns of a terminal from which the folders are shown too."""
+"""Minimum width of a terminal, in characters, at which the table also shows the folders."""
 
 
 def started(run: RunRecord) -> datetime:
@@ -33,7 +33,7 @@ def started(run: RunRecord) -> datetime:
 
 
 def as_dict(run: RunRecord) -> dict[str, Any]:
-    """Return everything that is recorded of a run, as JSON can hold it."""
+    """Return everything that is recorded about a run, with values that JSON can represent."""
     finite = {name: value if value - value == 0 else None for name, value in run.metrics.items()}
     own = {"kind": run.kind, "status": run.status, "started": started(run).isoformat(timespec="seconds")}
     names = ("run_id", "seconds", "error", "choices", "overrides")

@@ -1,4 +1,4 @@
-"""The end of a sweep, which a process that `pipeline.api` has started also reports to it, as JSON."""
+"""The outcome of a sweep. A process that was started by `pipeline.api` reports it there, as JSON."""
 
 import json
 import os
@@ -16,7 +16,7 @@ REPORT_TO = "TF_PIPELINE_REPORT_TO"
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """The end of a sweep."""
+    """The outcome of a sweep."""
 
     code: int
     """The exit code: 0, 3 if jobs failed, 130 or 143 if the sweep was stopped."""

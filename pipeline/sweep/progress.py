@@ -18,7 +18,7 @@ from pipeline.sweep.source import JobSource, Work
 
 
 class Progress:
-    """Prints what becomes of the jobs of a sweep."""
+    """Prints the beginning, the progress and the results of a sweep's jobs."""
 
     def __init__(self, work: Work, source: JobSource, console: Console) -> None:
         self._work = work

@@ -20,13 +20,13 @@ from pipeline.launch.supervise import supervise
 from pipeline.runs.folder import LOG, RunFolder
 from pipeline.system import signals
 from pipeline.tracking.follower import Follower
-from pipeline.tracking.store import server_answers
+from pipeline.tracking.store import check_server
 from stages.errors import UserError
 from stages.settings.places import regular_file
 
 
 def refusal_in(run: RunFolder) -> str | None:
-    """Return why a job was refused before its run began, as its log says; None if it does not say so."""
+    """Return why a job was refused before its run began, according to its log; None if the log has no reason."""
     with suppress(OSError):
         lines = regular_file(run.path / LOG).read_text(errors="replace").splitlines()
         return next((text for line in reversed(lines) if (text := line.partition(" error: ")[2])), None)
@@ -34,7 +34,7 @@ def refusal_in(run: RunFolder) -> str | None:
 
 
 SERVER_PATIENCE_SECONDS = 600.0
-"""Seconds that a sweep waits for a tracking server that went away. After that, jobs are refused."""
+"""Seconds that a sweep waits for a tracking server that has stopped responding. After that, jobs are refused."""
 
 FINAL = (DONE, WRONG_CONFIGURATION, TIMED_OUT, *STOPPED)
 """Exit codes after which a job does not run again: it would end in the same way, or the user stopped it."""
@@ -72,7 +72,7 @@ class Scheduler:
         self._left: defaultdict[RunFolder, int] = defaultdict(lambda: self.retries)
 
     def run(self) -> None:
-        """Run jobs until there is none, and all have ended. However this ends, no process is left running.
+        """Run jobs until there are none left. No process is still running when this returns or raises.
 
         Raises:
             Interrupted: After a signal, when all processes have saved and ended, and `on_end` was called for each.
@@ -92,7 +92,7 @@ class Scheduler:
             try:
                 launcher = launcher_of(job.experiment) if elsewhere else Forked(slot, self.follower)
                 handle = launcher.start(decide(job), self.console)
-            except Exception as error:  # of this job: the others run
+            except Exception as error:  # concerns only this job; the others run
                 self._refuse(job, error)
                 continue
             self._handles.append(handle)
@@ -112,7 +112,7 @@ class Scheduler:
         self.on_end(job, WRONG_CONFIGURATION if is_refused else FAILED, 0.0, False)
 
     def _slot(self) -> Slot | None:
-        """Return the slot for the next job: a free one, or that of a job that has trained, if both fit in memory."""
+        """Return the slot for the next job: a free one, or one whose job has trained, if both fit in memory."""
         if self.free or not self.overlaps or len(self._running) != 1:
             return self.free[0] if self.free else None
         [(running, slot)] = self._running.items()
@@ -126,7 +126,7 @@ class Scheduler:
             running.train()
 
     def _next(self) -> Job | None:
-        """Return the next job, once its tracking server answers; None if there is none now."""
+        """Return the next job, once its tracking server responds; None if there is none now."""
         signals.check()
         job = self.take() or (self._again.popleft() if self._again else None)
         if job is not None:
@@ -144,11 +144,11 @@ class Scheduler:
 
 
 def wait_for_server(experiment: Experiment, console: Console) -> None:
-    """Wait for a tracking server that went away since the sweep began, because no job can begin without it."""
+    """Wait for a tracking server that has stopped responding, because no job can begin without it."""
     deadline = time.monotonic() + SERVER_PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
-            server_answers(experiment)
+            check_server(experiment)
             return
         except UserError as error:
             console.warn(f"{error.problem}; the next job is waiting for it")

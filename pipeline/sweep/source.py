@@ -1,4 +1,4 @@
-"""Sources of jobs: what is known of a sweep before it begins, and one job after the other while it runs."""
+"""Interfaces of sweeps and searches: the plan before any job begins, and a source that returns the jobs one by one."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ class JobSource(Protocol):
         """
 
     def tell(self, job: SweepJob, run: Summary | None) -> None:
-        """Learn the result of a job, which has ended with its `exit_code`.
+        """Receive the result of a job, which has ended with its `exit_code`.
 
         Args:
             job: The job.
@@ -43,7 +43,7 @@ class JobSource(Protocol):
         """Whether the sweep has its result, once all jobs have ended."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the index of the sweep holds in addition to its jobs."""
+        """Return the facts that the index of the sweep contains in addition to its jobs."""
 
     def draw(self) -> list[Path]:
         """Draw pictures of the results; return their files."""

@@ -1,4 +1,4 @@
-"""Run a sweep or a search: the story of its jobs, from the claim of its folder to its last status."""
+"""Run a sweep or a search: lock its folder, run its jobs, compare them, and record the results."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from pipeline.launch.slots import Slot, deal_out, may_overlap
 from pipeline.paths import shorter
 from pipeline.provenance.code_state import CodeState, code_state, resuming_command
 from pipeline.runs.folder import RunFolder
-from pipeline.sweep.claim import claimed
+from pipeline.sweep.claim import claimed_sweep
 from pipeline.sweep.index import compare, write_index
 from pipeline.sweep.jobs import SweepJob, has_only_trained
 from pipeline.sweep.outcome import SweepOutcome
@@ -54,7 +54,7 @@ def run_sweep(work: Work, console: Console) -> SweepOutcome:
     if not work.experiments[0].cluster.submits_jobs:
         warm_up()
     with ExitStack() as resources, signals.listening(), signals.allow(signals.RUN_SECONDS):
-        folder = resources.enter_context(claimed(work, len(slots), console))
+        folder = resources.enter_context(claimed_sweep(work, len(slots), console))
         follower = resources.enter_context(closing(Follower(work.experiments[0].tracking)))
         source = work.begin(folder, console)
         record_jobs(work, source, folder)
@@ -71,7 +71,7 @@ def run_sweep(work: Work, console: Console) -> SweepOutcome:
             exit_code = interrupted.exit_code
         signals.ended(exit_code)
         with signals.ending():
-            return finish(sweep, exit_code, began)
+            return finish_sweep(sweep, exit_code, began)
 
 
 @dataclass
@@ -224,7 +224,7 @@ def jobs_to_finish(folder: Path, jobs: Sequence[SweepJob], finish: str) -> list[
     return [trained[run.folder.name].finishing(folder) for run in wanted if run.folder.name in trained]
 
 
-def finish(sweep: Sweep, code: int, began: float) -> SweepOutcome:
+def finish_sweep(sweep: Sweep, code: int, began: float) -> SweepOutcome:
     """End the sweep: compare its jobs, print and record the results; return the outcome.
 
     Args:

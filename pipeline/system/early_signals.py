@@ -1,4 +1,4 @@
-"""Signals while the command's own modules are imported: the process ends, quietly and with the contract's exit code.
+"""Signals during the imports of a command: the process ends without a traceback, with the documented exit code.
 
 Imported first of all by `python -m pipeline`, so it imports nothing that takes time.
 """

@@ -98,22 +98,23 @@ def _end_with_parent(stop: int | None) -> None:
 IDLE_SHARE = 0.02
 """Fraction of one core below which a process is idle.
 
-A member of a cluster that only waits was measured at 0.002 to 0.011, by the machine: its threads wake up now and then.
+A member of a cluster that only waits was measured at 0.002 to 0.011, depending on the machine, because its threads wake
+up now and then.
 """
 
 LOCKED_SHARE = 0.05
-"""The same for a process whose own watch does not run. Each thread that waits for Python's lock uses 0.001."""
+"""The same for a process whose own watchdog thread is blocked. Each thread that waits for Python's lock uses 0.001."""
 
 LOCKED_SECONDS = 15.0
 """Additional seconds for such a process: TensorFlow holds Python's lock until a cluster's members are connected."""
 
 TICK_SECONDS = 1.0
 LONGEST_TICK_SECONDS = 5.0
-"""A longer interval between two looks means that this process was suspended, and others may have been, too."""
+"""A longer interval between two checks means that this process was suspended, and others may have been, too."""
 
 
-class Silence:
-    """The time without a sign of life of a process. It hangs if that exceeds `limit` while the process is idle.
+class Watchdog:
+    """Detects whether a process hangs: if it is idle and has had no heartbeat for longer than `limit`.
 
     A custom stage that computes for an hour without a safe place does not hang.
     """
@@ -122,7 +123,7 @@ class Silence:
         """Begin to watch.
 
         Args:
-            limit: The seconds.
+            limit: The seconds without a heartbeat.
             computed: Returns the CPU time of the process.
             idle: See IDLE_SHARE.
         """
@@ -133,10 +134,10 @@ class Silence:
         self._sign, self._used = math.nan, 0.0
 
     def hangs(self, sign: float) -> bool:
-        """Return whether the process hangs. To be called about every second.
+        """Return whether the process hangs. Call this about every second.
 
         Args:
-            sign: A number that changes with every sign of life.
+            sign: A number that changes with every heartbeat.
         """
         now = time.monotonic()
         was_suspended, self._looked = now - self._looked > LONGEST_TICK_SECONDS, now
@@ -157,7 +158,7 @@ _ticks: Any = None
 def watch(limit: float | None) -> None:
     """End this process, with its run marked, if it hangs from now on. Not for the process of a notebook.
 
-    Every safe place is a sign of life.
+    Every safe place counts as a heartbeat.
 
     Args:
         limit: The seconds after which it hangs; None: no limit.
@@ -167,8 +168,8 @@ def watch(limit: float | None) -> None:
 
 
 def _watch(limit: float) -> None:
-    silence = Silence(limit, time.process_time, IDLE_SHARE)
-    while not silence.hangs(signals.last_beat):
+    watchdog = Watchdog(limit, time.process_time, IDLE_SHARE)
+    while not watchdog.hangs(signals.last_beat):
         time.sleep(TICK_SECONDS)
         if _ticks is not None:
             _ticks.value += 1
@@ -199,7 +200,7 @@ class LocalProcess:
         Args:
             target: The function, which a process that is forked from a server can import.
             arguments: Its arguments, which can be pickled.
-            limit: The seconds without a sign of life after which it hangs; None: no limit.
+            limit: The seconds without a heartbeat after which it hangs; None for no limit.
         """
         warm_up()
         context = process_context()
@@ -211,7 +212,7 @@ class LocalProcess:
         self.pid = self._process.pid
         self.sentinel = self._process.sentinel
         computed = partial(_computed, psutil.Process(self.pid))
-        self._silence = Silence(math.inf if limit is None else limit + LOCKED_SECONDS, computed, LOCKED_SHARE)
+        self._watchdog = Watchdog(math.inf if limit is None else limit + LOCKED_SECONDS, computed, LOCKED_SHARE)
         self._is_hung = False
         self._forwarded = 0
 
@@ -237,10 +238,10 @@ class LocalProcess:
     def end(self) -> tuple[int, str] | None:
         """Return the exit code, 128 + n if signal n killed it, and how it ended; None while it runs.
 
-        To be called periodically, because it kills a process that hangs.
+        Call this periodically, because it kills a process that hangs.
         """
         if self.exitcode is None:
-            if self._silence.hangs(self._ticks.value):
+            if self._watchdog.hangs(self._ticks.value):
                 self._is_hung = True
                 self.kill()
             return None
@@ -252,7 +253,7 @@ class LocalProcess:
         return self.exitcode, ""
 
     def stop(self, request: Request, count: int = 1) -> None:
-        """Ask it to save and end, as `count` signals do. The third kills it. To be repeated until it ends."""
+        """Ask it to save and end, as `count` signals do; the third kills it. Call this repeatedly until it ends."""
         if count >= 3:
             self.kill()
         elif self._forwarded < count:

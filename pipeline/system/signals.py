@@ -95,19 +95,20 @@ class Listener:
         self.request: Request | None = None
         self.count = 0
         self.deadline = math.inf
-        self.seconds = BEFORE_RUN_SECONDS  # allowed to the part of the program that runs
-        self.deferred = 0  # signals that `check` ignores there
-        self.ends_others = False  # whether other processes have to be ended there
-        self.exit_code: int | None = None  # once the outcome is recorded; None: the request's
+        # These three are set by `allow`.
+        self.seconds = BEFORE_RUN_SECONDS  # from a signal to the forced end
+        self.deferred = 0  # number of signals that `check` ignores
+        self.ends_others = False  # whether other processes have to be ended first
+        self.exit_code: int | None = None  # set once the outcome is recorded; until then, the request's is used
         self.pipe: tuple[int, int] | None = None
-        self.is_detached = False  # SIGHUP was ignored at the start, as by nohup
+        self.is_detached = False  # whether SIGHUP was ignored at the start, as nohup does
         self.owns_process = False
         self.on_forced_exit: Callable[[Request], object] | None = None
         self.timer: tuple[float, Request] | None = None
         self._noted: dict[int, float] = {}
         self.lock = threading.RLock()
         self._before: dict[int, object] = {}
-        self._woken = -1  # a notebook's, by which its event loop hears of signals
+        self._woken = -1  # the file descriptor by which a notebook's event loop is notified of signals
 
     def start(self, owns_process: bool) -> None:
         self.owns_process = owns_process
@@ -318,7 +319,7 @@ def ending() -> AbstractContextManager[None]:
 
 
 def supervising() -> AbstractContextManager[None]:
-    """Leave it to the block to pass on signals, and to wait until the processes that it has started have ended."""
+    """Let the block pass on signals to the processes that it has started, and wait until they have ended."""
     return allow(SUPERVISE_SECONDS, deferred=ALL, ends_others=True)
 
 
@@ -329,7 +330,7 @@ def ended(exit_code: int) -> None:
 
 
 def on_forced_exit(mark: Callable[[Request], object]) -> None:
-    """Have `mark`, which marks the run, called in another thread if the process is ended by force before `ended`."""
+    """Register `mark`, which is called in another thread if the process is ended by force before `ended` is called."""
     _listener.exit_code, _listener.on_forced_exit = None, mark
 
 
@@ -366,7 +367,7 @@ class Stop(reporter.Stop):
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Defer signals until a checkpoint is saved. In a notebook a second one is not, as nothing else would end it."""
+    """Defer signals until a checkpoint is saved. In a notebook, the second signal is not deferred: it must end then."""
     with allow(SAVE_SECONDS, deferred=ALL if _listener.owns_process else 1):
         yield Stop()
     check()
@@ -378,7 +379,7 @@ def _after_fork() -> None:
     if _listener.pipe is not None:
         with suppress(ValueError):
             signal.set_wakeup_fd(-1)
-        _listener.pipe = None  # its handlers are still installed, and hear nothing more
+        _listener.pipe = None  # its handlers are still installed, but must not use the parent's pipe
         _listener = Listener()
 
 

@@ -34,7 +34,7 @@ from stages.errors import UserError
 from stages.targets import import_target
 
 OUTLIVES_SECONDS = 15.0
-"""Seconds after which a follower ends whose command has ended: longer than jobs have for their own end."""
+"""Seconds that a follower continues after its command has ended. Jobs have less time to end by themselves."""
 
 POLL_SECONDS = 0.05
 ENDED_POLL_SECONDS = 0.5
@@ -271,9 +271,9 @@ class Follower:
         self._ask(folder)
 
     def revive(self) -> bool:
-        """Start the process again if it has died, for what is left to send; return whether it was started.
+        """Restart the process if it has died, to send the pending records; return whether it was restarted.
 
-        To be called periodically by a command that only watches its runs.
+        Call this periodically in a command that only watches its runs.
         """
         is_early = time.monotonic() - self._started < REVIVE_SECONDS
         if self.ended() is None or is_early:
@@ -374,7 +374,7 @@ def main(connection: Connection, parent: int, seconds: float) -> None:
     """Follow the runs that the process at the other end requests, and continue for `seconds` after it has ended."""
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-    threading.excepthook = _die  # else the run would wait for what that thread does not send
+    threading.excepthook = _die  # else the run would wait for records that the failed thread no longer sends
     command = FollowedCommand()
     threads, is_warm = Threads(command), False
     with suppress(EOFError, OSError):

@@ -170,10 +170,10 @@ def store_is_usable(experiment: Experiment) -> None:
     if experiment.tracking._target_ != MLFLOW_RUN:
         load("tracking", experiment.tracking._target_)
     else:
-        server_answers(experiment)
+        check_server(experiment)
 
 
-def server_answers(experiment: Experiment) -> None:
+def check_server(experiment: Experiment) -> None:
     """Refuse a tracking server that does not respond, or whose version differs from the MLflow installed here."""
     uri = experiment.tracking.uri or ""
     if experiment.tracking.kind != "server" or experiment.dry_run or not uri.startswith(HTTP):
@@ -189,7 +189,7 @@ def server_answers(experiment: Experiment) -> None:
     except (OSError, ValueError) as error:
         if getattr(error, "code", 404) != 404:  # it responds; the first request reports a lack of permission
             return
-        problem = f"{shown} does not answer ({getattr(error, 'reason', error)})"
+        problem = f"{shown} does not respond ({getattr(error, 'reason', error)})"
         raise UserError(problem, "the address of a running MLflow server", "tracking.uri=<address>") from error
     own = metadata.version("mlflow")
     if version.split(".")[:2] != own.split(".")[:2]:

@@ -1,7 +1,7 @@
 """Shared views of an experiment in MLflow: the columns, the order and the charts that its page of runs opens with.
 
 MLflow 3.17 keeps each view in a tag of the experiment, `mlflow.sharedViewState.<key>`, and opens it for an address that
-ends in `viewStateShareKey=<key>`. The format is that of its frontend; it is not documented. In
+ends in `viewStateShareKey=<key>`. The format is defined by MLflow's frontend and is not documented. In
 `mlflow/server/js/build/static/js`, look for `sharedViewState`, `selectedColumns` and `compareRunCharts`.
 """
 
@@ -28,7 +28,7 @@ MOST_GROUPS = 100
 """Maximum number of groups that are folded when the page opens."""
 
 MOST_LISTED = 20
-"""Maximum number of views to list in MLflow. Its list has room for 40, including those of users.
+"""Maximum number of views to list in MLflow. Its list has room for 40, including views that users have saved.
 
 The others can be opened by their links only.
 """

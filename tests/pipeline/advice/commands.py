@@ -44,7 +44,7 @@ from pipeline.sweep.sweep import jobs_to_finish
 from pipeline.system.environment import check_keras_file
 from pipeline.system.machine import free_port
 from pipeline.tracking.pending import settings_for
-from pipeline.tracking.store import _follow_artifacts, server_answers
+from pipeline.tracking.store import _follow_artifacts, check_server
 from pipeline.tracking.stored_run import unusable
 from stages.errors import UserError
 from tests.pipeline.advice import Case
@@ -263,7 +263,7 @@ def _foreign_artifacts(folder: Path) -> Told:
 
 def _no_server(_: Path) -> Told:
     words = ("tracking=server", "tracking.uri=http://127.0.0.1:9")
-    return refusal(server_answers, experiment(*words)), " ".join(words)
+    return refusal(check_server, experiment(*words)), " ".join(words)
 
 
 def _no_callbacks_folder(_: Path) -> Told:
@@ -372,7 +372,7 @@ CASES: dict[str, Case] = {
     "pipeline/search/plan.py:_goals": f"{SEARCH} sweep.metric=test/accuracy",
     "pipeline/search/plan.py:check_axes": "sweep=tpe",
     "pipeline/search/plan.py:line": _another_value,
-    "pipeline/search/plan.py:make_plan": "sweep=grid 'optimizer.learning_rate=interval(0.1,0.2)'",
+    "pipeline/search/plan.py:plan_search": "sweep=grid 'optimizer.learning_rate=interval(0.1,0.2)'",
     "pipeline/search/plan.py:read_axes": "sweep=tpe 'optimizer.learning_rate=interval(0.2,0.1)'",
     "pipeline/search/plan.py:refuse_debug": "sweep=tpe debug=fast seed=1,2",
     "pipeline/search/trials.py:refuse_goal": _goal,
@@ -382,19 +382,19 @@ CASES: dict[str, Case] = {
     "pipeline/sweep/index.py:latest": lambda folder: (refusal(latest, folder), ""),
     "pipeline/sweep/index.py:read_index": _damaged_index,
     "pipeline/launch/slots.py:deal_out": "-m seed=1,2 cluster=slurm sweep.devices_per_job=1",
-    "pipeline/sweep/grid.py:checked": "-m 'seed=range(1,200000)'",
+    "pipeline/sweep/grid.py:checked_jobs": "-m 'seed=range(1,200000)'",
     "pipeline/sweep/select.py:_filtered": _compared,
     "pipeline/sweep/select.py:_named": _named,
     "pipeline/sweep/select.py:_runs": _none,
     "pipeline/sweep/sweep.py:jobs_to_finish": _none_is_best,
     "pipeline/sweep/claim.py:to_resume": _no_sweep,
-    "pipeline/sweep/sync.py:_send": _password,
+    "pipeline/sweep/sync.py:_sync_locked": _password,
     "pipeline/system/environment.py:check_keras_file": _keras_file,
     "pipeline/system/machine.py:free_port": lambda _: (
         refusal(free_port, 70000, 5000), "python -m pipeline ui --port=70000"
     ),
     "pipeline/tracking/store.py:_follow_artifacts": _foreign_artifacts,
-    "pipeline/tracking/store.py:server_answers": _no_server,
+    "pipeline/tracking/store.py:check_server": _no_server,
     "pipeline/tracking/stored_run.py:unusable": lambda _: (unusable(TrackingSettings(), "it is locked"), ""),
 }  # fmt: skip
 
@@ -407,7 +407,7 @@ UNREACHED: dict[str, str] = {
     "pipeline/launch/slurm.py:task": "needs Slurm",
     "pipeline/provenance/source_digest.py:refuse_edited": "advises what to write in a notebook",
     "pipeline/execute/stages.py:own_record": "advises what to write in the stage's code",
-    "pipeline/sweep/claim.py:claimed": "needs another process that ends the sweep at that moment",
+    "pipeline/sweep/claim.py:claimed_sweep": "needs another process that ends the sweep at that moment",
     "pipeline/system/streams.py:no_room": "advises the same command again",
     "pipeline/targets.py:check_installed": "advises to install a package",
 }

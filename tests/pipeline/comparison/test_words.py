@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.comparison.words import interval_texts, metric_name, value_text
+from pipeline.comparison.words import interval_texts, metric_label, value_text
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_a_value_has_three_digits(key: str, value: float, text: str) -> None:
      ("train/images_per_second", "training images per second"), ("seconds", "seconds")],
 )  # fmt: skip
 def test_a_metric_is_named_in_words(key: str, name: str) -> None:
-    assert metric_name(key) == name
+    assert metric_label(key) == name

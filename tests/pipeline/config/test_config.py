@@ -83,7 +83,7 @@ WRONG = {
     "train._target_=stages.train.nope": r"train\._target_=.* cannot be imported \(.* has no attribute .nope",
     "tracking=server tracking.uri=ftp://x": r"tracking\.uri=ftp://x is not the address of an MLflow server",
     "tracking=server tracking.uri=http://h:port": r"tracking\.uri=http://h:port is not the address of an MLflow server",
-    "tracking=server tracking.uri=http://me:secret@127.0.0.1:9": r"http://\*\*\*@127\.0\.0\.1:9 does not answer",
+    "tracking=server tracking.uri=http://me:secret@127.0.0.1:9": r"http://\*\*\*@127\.0\.0\.1:9 does not respond",
     "name=../up": r"name=\.\./up cannot be the name of a folder.*Try: name=up",
     "schedule.warmup_epochs=30": r"schedule\.warmup_epochs=30 leaves no epoch of train\.epochs=30\. Expected less",
     "tracking.tags.team=x tracking=off": r"tracking\.tags\.team has no effect with tracking=off",
@@ -126,7 +126,7 @@ def test_a_server_that_does_not_respond_is_refused_in_time(tmp_path: Path, monke
         listening.listen()
         uri = f"http://127.0.0.1:{listening.getsockname()[1]}"
         words = ["tracking=server", f"tracking.uri={uri}", f"outputs={tmp_path}"]
-        assert_refused(words, r"does not answer \(timed out\)")
+        assert_refused(words, r"does not respond \(timed out\)")
 
 
 @pytest.mark.parametrize("layers", [".conv2d*=mixed_bfloat16", "={conv2d*: mixed_bfloat16}"])

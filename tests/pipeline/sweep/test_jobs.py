@@ -17,7 +17,7 @@ from pipeline.runs.folder import RunFolder
 from pipeline.runs.summary import StageOutcome
 from pipeline.search.work import work_of
 from pipeline.sweep.claim import to_resume
-from pipeline.sweep.grid import Grid, checked
+from pipeline.sweep.grid import Grid, checked_jobs
 from pipeline.sweep.jobs import SweepJob
 from pipeline.sweep.listing import started
 from pipeline.sweep.queue import refusal_in
@@ -35,7 +35,7 @@ from tests.pipeline.experiments import experiment, write_run
 
 def jobs(outputs: Path, *words: str) -> list[SweepJob]:
     composer = Composer(read_arguments(["-m", *words, "tracking=off", f"outputs={outputs}"]))
-    return checked(composer.jobs(), len(composer.grid))
+    return checked_jobs(composer.jobs(), len(composer.grid))
 
 
 @pytest.mark.parametrize(

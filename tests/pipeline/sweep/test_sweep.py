@@ -29,7 +29,7 @@ from pipeline.runs.journal import Header, Journal, Upload
 from pipeline.runs.summary import Summary
 from pipeline.search.work import work_of
 from pipeline.sweep.claim import to_resume
-from pipeline.sweep.grid import Grid, checked
+from pipeline.sweep.grid import Grid, checked_jobs
 from pipeline.sweep.index import compare, latest, write_index
 from pipeline.sweep.jobs import job_labels, slug
 from pipeline.sweep.sweep import run_sweep
@@ -189,7 +189,7 @@ def test_a_signal_while_the_sweep_is_started_leaves_no_running_run(outputs: Path
     monkeypatch.setattr(Tracker, "begin", interrupted)
     seeds = {f"seed={seed}": experiment(f"seed={seed}", outputs=outputs) for seed in (1, 2)}
     composed = [Composed(given.document, given.choices, (seed,)) for seed, given in seeds.items()]
-    assert run_sweep(Grid(checked(composed, 2), SweepSettings()), Console()).code == 130
+    assert run_sweep(Grid(checked_jobs(composed, 2), SweepSettings()), Console()).code == 130
     assert sweep_runs(outputs)[0].info.status == "KILLED"
     assert [job.status for job in compare(latest(outputs)).runs] == ["NOT RUN", "NOT RUN"]
 
