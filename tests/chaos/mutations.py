@@ -294,7 +294,7 @@ MUTATIONS = (
         "tests/pipeline/tracking/test_registry.py", "-k", "during",
     ),
     mutation(
-        "pipeline/launch/slurm.py", "range(int(times or 1))", "range(1)", "tests/pipeline/launch/test_engines.py",
+        "pipeline/launch/slurm.py", "range(int(times or 1))", "range(1)", "tests/pipeline/launch/test_launchers.py",
     ),
     mutation(
         "stages/debug.py", "(examples % batch_size or batch_size)", "batch_size",

@@ -1,4 +1,4 @@
-"""Hosts as network namespaces: each with an interface and an address of its own, and a link that can be cut."""
+"""Hosts as network namespaces. Each has its own network interface and address, and a link that can be cut."""
 
 import os
 import shutil
@@ -16,15 +16,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Host:
-    """A namespace; its names are in its /etc/hosts. address: of its end of the link."""
+    """A network namespace, whose /etc/hosts contains the names of all hosts."""
 
     namespace: str
     address: str
+    """The address of its network interface."""
 
     def start(
         self, *words: str, log: Path, environment: Mapping[str, str], module: str = "pipeline", core: int | None = None
     ) -> "subprocess.Popen[bytes]":
-        """Starts `python -m module` on this host, on `core` alone or on all; what it prints goes to the file `log`."""
+        """Start `python -m module` on this host, on all cores or only on `core`. Its output goes to the file `log`."""
         pinned = ["taskset", "--cpu-list", str(core)] if core is not None else []
         command = ["ip", "netns", "exec", self.namespace, *pinned, sys.executable, "-m", module, *words]
         settings = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
@@ -33,15 +34,17 @@ class Host:
             return subprocess.Popen(command, cwd=log.parent, env=settings, **streams)  # type: ignore[call-overload]
 
     def link(self, state: str) -> None:
-        """Cuts (`down`) or mends (`up`) the link."""
+        """Cut the link (`down`) or restore it (`up`)."""
         _ip("-n", self.namespace, "link", "set", "veth0", state)
 
 
 @contextmanager
 def linked_hosts(*names: str, rate: str | None = None) -> Iterator[list[Host]]:
-    """Hosts with links to one switch, known to each other by `names`; skips the test where they may not be.
+    """Yield hosts that are linked by a switch; skip the test if this user may not create network namespaces.
 
-    rate: of what each sends, in the words of `tc`: 10gbit.
+    Args:
+        names: The host names, which all hosts can resolve.
+        rate: The maximum sending rate of each host in the notation of `tc`, such as `10gbit`.
     """
     switch = f"switch{os.getpid()}"
     with _namespaces(names) as hosts, ExitStack() as held:
@@ -51,7 +54,7 @@ def linked_hosts(*names: str, rate: str | None = None) -> Iterator[list[Host]]:
         for index, host in enumerate(hosts):
             port = f"port{index}-{os.getpid()}"
             _ip("link", "add", port, "type", "veth", "peer", "name", "veth0", "netns", host.namespace)
-            held.callback(_ip, "link", "delete", port)  # the kernel would do it later than the next link needs
+            held.callback(_ip, "link", "delete", port)  # the kernel would delete it too late for the next link
             _ip("link", "set", port, "master", switch, "up")
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", "veth0")
             host.link("up")

@@ -1,4 +1,4 @@
-"""`docs/kubernetes`: manifests that the published schemas take, and whose variables say what each pod is."""
+"""`docs/kubernetes`: the published schemas accept the manifests, and their variables give each pod its task."""
 
 import json
 import re
@@ -22,18 +22,18 @@ SCHEMAS = "1.37"
 """Version of Kubernetes."""
 
 INDEX = "batch.kubernetes.io/job-completion-index"
-"""The annotation in which an indexed Job puts a pod's index."""
+"""The annotation in which an indexed Job stores the index of a pod."""
 
 Pods = list[tuple[list[str], str]]
-"""Of each pod its arguments and its `TF_CONFIG`."""
+"""The arguments and the `TF_CONFIG` of each pod."""
 
 
 def documents(path: Path) -> dict[str, Any]:
-    """Returns the documents of a file by their kind."""
+    """Return the documents of a file by their kind."""
     return {document["kind"]: document for document in yaml.safe_load_all(path.read_text())}
 
 
-def test_the_job_is_what_kubernetes_takes() -> None:
+def test_kubernetes_accepts_the_job() -> None:
     validator = pytest.importorskip("kubernetes_validate")
     made = documents(JOB)
     assert set(made) == {"Service", "Job", "NetworkPolicy"}
@@ -53,7 +53,7 @@ def test_the_job_is_what_kubernetes_takes() -> None:
 
 
 @pytest.mark.parametrize("path", [TFJOB, SERVERS], ids=lambda path: path.stem)
-def test_a_tfjob_is_what_the_training_operator_takes(path: Path) -> None:
+def test_the_training_operator_accepts_a_tfjob(path: Path) -> None:
     pytest.importorskip("kubeflow.training")
     from kubeflow.training.api_client import ApiClient
 
@@ -68,7 +68,7 @@ def test_a_tfjob_is_what_the_training_operator_takes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["Dockerfile", "docs/serving/Dockerfile"])
-def test_dockerfiles_have_nothing_that_hadolint_knows(path: str) -> None:
+def test_hadolint_reports_nothing_about_the_dockerfiles(path: str) -> None:
     program = Path(sys.executable).with_name("hadolint")
     if not program.exists():
         pytest.skip("hadolint is not installed")
@@ -77,7 +77,7 @@ def test_dockerfiles_have_nothing_that_hadolint_knows(path: str) -> None:
 
 
 def pods_of_job() -> Pods:
-    """Returns the pods of the Job: Kubernetes replaces `$(…)` by variables further up."""
+    """Return the pods of the Job. Kubernetes replaces `$(…)` by variables that are defined earlier."""
     job = documents(JOB)["Job"]
     [container] = job["spec"]["template"]["spec"]["containers"]
     number, config = container["env"]
@@ -88,7 +88,7 @@ def pods_of_job() -> Pods:
 
 
 def pods_of_tfjob(path: Path) -> Pods:
-    """Returns those of a TFJob, with the `TF_CONFIG` of the training-operator 1.9 (`genTFConfigJSONStr`)."""
+    """Return the pods of a TFJob, with the `TF_CONFIG` that training-operator 1.9 sets (`genTFConfigJSONStr`)."""
     job = documents(path)["TFJob"]
     kinds = {kind.lower(): replicas for kind, replicas in job["spec"]["tfReplicaSpecs"].items()}
     name = job["metadata"]["name"]
@@ -106,7 +106,7 @@ def pods_of_tfjob(path: Path) -> Pods:
 
 
 def tasks(pods: Pods, name: str, strategy: StrategySettings, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
-    """Returns the place that each pod learns."""
+    """Return the task that each pod reads from its environment."""
     found = []
     for arguments, config in pods:
         assert {f"strategy={name}", "cluster=tf_config"} <= set(arguments)
@@ -120,7 +120,7 @@ def test_the_image_runs_the_pipeline() -> None:
     assert json.loads(words) == ["python", "-m", "pipeline", "outputs=/outputs"]
 
 
-def test_every_pod_learns_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pod_has_its_own_task(monkeypatch: pytest.MonkeyPatch) -> None:
     for pods in (pods_of_job(), pods_of_tfjob(TFJOB)):
         found = tasks(pods, "multi_worker", MultiWorkerSettings(deterministic=False), monkeypatch)
         assert [task.name for task in found] == [f"worker-{index}" for index in range(len(pods))]

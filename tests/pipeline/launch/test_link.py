@@ -1,4 +1,4 @@
-"""Two hosts with addresses of their own, whose link is cut while they train."""
+"""Two hosts (network namespaces) train together, and the link between them is cut."""
 
 import json
 import time
@@ -19,11 +19,11 @@ SETTINGS = (
     "train.checkpoint_every_seconds=1", "deterministic=true", "tracking=off", *BARE,
 )  # fmt: skip
 NOTICED_SECONDS = 150
-"""TensorFlow asks a silent worker every 30 s whether it is there, and for 10 s, three times."""
+"""TensorFlow checks a silent worker every 30 s, and waits 10 s for a response, three times."""
 
 
 def start(hosts: list[Host], folder: Path) -> list["Popen[bytes]"]:
-    """Starts worker 0 on the first host and worker 1 on the second, with one `outputs`."""
+    """Start worker 0 on the first host and worker 1 on the second, with the same `outputs`."""
     cluster = {"worker": ["a:2222", "b:2222"]}
     return [
         host.start(
@@ -40,7 +40,7 @@ def start(hosts: list[Host], folder: Path) -> list["Popen[bytes]"]:
     ]
 
 
-def test_hosts_whose_link_is_cut_end_and_resume_when_it_is_back(tmp_path: Path) -> None:
+def test_a_run_ends_when_the_link_is_cut_and_resumes_when_it_is_back(tmp_path: Path) -> None:
     whole = commands.run(*SETTINGS, f"outputs={tmp_path / 'whole'}", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     with linked_hosts("a", "b") as hosts:

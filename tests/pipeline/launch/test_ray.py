@@ -1,4 +1,4 @@
-"""`cluster=ray` on a real Ray: the numbers of `cluster=local`, whatever is killed; one line for what cannot be."""
+"""`cluster=ray` on a real Ray: the results equal those of `cluster=local`, also after a kill; errors are one line."""
 
 import json
 import os
@@ -44,13 +44,13 @@ RAY = re.compile(r"^ray::|raylet/raylet |gcs/gcs_server ")
 
 
 def of_ray() -> set[int]:
-    """Returns the processes of every Ray on this machine."""
+    """Return the ids of all Ray processes on this machine."""
     running = {process.pid: " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])}
     return {pid for pid, line in running.items() if RAY.search(line)}
 
 
 def assert_gone(before: set[int], seconds: float = 3) -> None:
-    """Asserts that no process of Ray is left but those that were there before."""
+    """Assert that all Ray processes that were not there before have ended."""
     assert until(lambda: of_ray() <= before, seconds), [psutil.Process(pid).cmdline() for pid in of_ray() - before]
 
 
@@ -60,7 +60,7 @@ def metrics(running: Running) -> dict[str, float]:
 
 
 def holder(path: Path) -> psutil.Process:
-    """Returns the process that has the file `path` open."""
+    """Return the process that has the file `path` open."""
     for process in psutil.process_iter():
         try:
             if any(os.path.realpath(entry) == str(path) for entry in Path(f"/proc/{process.pid}/fd").iterdir()):
@@ -72,7 +72,7 @@ def holder(path: Path) -> psutil.Process:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> dict[str, float]:
-    """What two workers of `cluster=local` come to, uninterrupted."""
+    """Return the metrics of an uninterrupted run with two workers of `cluster=local`."""
     running = Running(outputs_in(tmp_path_factory.mktemp("local"), migrated_store), *TWO)
     assert running.end() == 0, running.printed
     return metrics(running)
@@ -80,7 +80,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, migrated_store: Path) -> dic
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Ray cluster of two cores that was there before the command."""
+    """Start a Ray cluster with two cores; yield its address."""
     port, folder = free_port(), tmp_path_factory.mktemp("ray")
     ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -105,7 +105,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.wait()
 
 
-def test_two_workers_in_actors_equal_two_local_ones_and_nothing_is_left(outputs: Path, whole: dict[str, float]) -> None:
+def test_two_workers_in_actors_equal_two_local_ones_and_all_end(outputs: Path, whole: dict[str, float]) -> None:
     before = of_ray()
     running = Running(outputs, *TWO, "cluster=ray")
     running.wait_for(r"epoch +2/7")
@@ -125,7 +125,7 @@ def test_two_workers_in_actors_equal_two_local_ones_and_nothing_is_left(outputs:
 
 
 @pytest.mark.parametrize("killed", ["worker", "worker and its actor", "chief"])
-def test_a_killed_run_starts_again_and_ends_as_if_it_had_not_been(
+def test_a_killed_run_restarts_and_equals_an_uninterrupted_one(
     killed: str, outputs: Path, whole: dict[str, float], address: str
 ) -> None:
     running = Running(outputs, *TWO, "cluster=ray", f"cluster.address={address}", "cluster.restarts=1",
@@ -133,7 +133,7 @@ def test_a_killed_run_starts_again_and_ends_as_if_it_had_not_been(
     running.wait_for(r"epoch +3/7")
     [folder] = outputs.glob("runs/*/*")
     victim = holder(folder / ("pipeline.log" if killed == "chief" else "worker-1.log"))
-    if killed == "worker and its actor":  # as a node does that is lost
+    if killed == "worker and its actor":  # as if its node had been lost
         next(process for process in victim.parents() if "ray::" in " ".join(process.cmdline())).kill()
     victim.kill()
     assert running.end() == 0, running.printed
@@ -143,7 +143,7 @@ def test_a_killed_run_starts_again_and_ends_as_if_it_had_not_been(
     assert running.status_in_mlflow() == "FINISHED"
 
 
-def test_a_sweep_in_actors_has_the_table_of_a_local_one(outputs: Path, tmp_path: Path, pipeline_command: Any) -> None:
+def test_a_sweep_in_actors_has_the_table_of_a_local_sweep(outputs: Path, tmp_path: Path, pipeline_command: Any) -> None:
     tables = []
     for folder, cluster in ((outputs, ("cluster=ray", "sweep.n_jobs=2")), (tmp_path / "local", ("tracking=off",))):
         ran = pipeline_command(*SWEEP, *cluster, f"outputs={folder}")
@@ -167,12 +167,12 @@ def test_a_signal_saves_and_ends_the_run_and_ray(outputs: Path) -> None:
     assert_gone(before)
 
 
-def test_nothing_outlives_a_command_that_is_killed(outputs: Path) -> None:
+def test_all_processes_end_after_the_command_is_killed(outputs: Path) -> None:
     before = of_ray()
     running = Running(outputs, *TWO, "train.epochs=5000", "cluster=ray")
     running.wait_for(r"epoch +2/5000")
     running.process.kill()
-    assert running.end(others_seconds=240) == -9  # agents of Ray look for it every 20 s
+    assert running.end(others_seconds=240) == -9  # Ray's agents check every 20 s whether it still runs
     assert_gone(before)
 
 
@@ -183,7 +183,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("setting", REFUSED)
-def test_what_cannot_be_is_refused_in_one_line_at_once(setting: str, tmp_path: Path, pipeline_command: Any) -> None:
+def test_impossible_settings_are_refused_at_once(setting: str, tmp_path: Path, pipeline_command: Any) -> None:
     given = ("strategy=multi_worker", "cluster=ray", setting, "tracking=off", f"outputs={tmp_path}/outputs")
     ran = pipeline_command(*given, trains=False)
     assert ran.returncode == 2
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_in_one_line_at_once(setting: str, tmp_path: P
     assert not list((tmp_path / "outputs").glob("runs/*/*"))
 
 
-def test_a_server_that_is_no_ray_is_given_up(tmp_path: Path, pipeline_command: Any) -> None:
+def test_a_server_that_is_not_ray_is_reported_in_time(tmp_path: Path, pipeline_command: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at = f"cluster.address=127.0.0.1:{silent.getsockname()[1]}"
         given = ("cluster=ray", at, "cluster.timeout_seconds=5", "tracking=off", f"outputs={tmp_path}/outputs")
@@ -200,7 +200,7 @@ def test_a_server_that_is_no_ray_is_given_up(tmp_path: Path, pipeline_command: A
     assert "Ray is not available (`ray health-check` failed)" in ran.stderr.splitlines()[-1]
 
 
-def test_an_error_of_ray_without_a_message_is_one_line(monkeypatch: Patch) -> None:
+def test_an_error_of_ray_without_a_message_is_reported_in_one_line(monkeypatch: Patch) -> None:
     def init(**options: Any) -> None:
         raise ConnectionError
 

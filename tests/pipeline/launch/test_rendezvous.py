@@ -1,4 +1,4 @@
-"""`cluster=tf_config`: what cannot be a cluster is refused at once, and nobody is waited for without end."""
+"""`cluster=tf_config`: an impossible cluster is refused at once, and the wait for missing members has a limit."""
 
 import json
 import re
@@ -67,14 +67,14 @@ def test_a_parameter_server_cluster_has_all_kinds_of_tasks(monkeypatch: pytest.M
         task_of_environment(SERVERS)
 
 
-def test_a_chief_whose_port_is_taken_says_so() -> None:
+def test_a_chief_whose_port_is_in_use_reports_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         [error] = waiting([Task("worker", 0, {"worker": [f"127.0.0.1:{other.getsockname()[1]}", "b:1"]})])
     assert re.search(r"this process, worker-0, cannot listen on its port \d+ \(Address already in use\)", str(error))
 
 
 def test_a_second_process_of_a_member_is_refused_at_once_and_the_others_meet() -> None:
-    """On the same machine by its port; on another one, here at another port, by the chief."""
+    """On the same machine its port is in use. On a different machine (here a different port) the chief refuses it."""
     chief, first, last = local_tasks(MultiWorkerSettings(deterministic=False, workers=3).members())
     moved = Task("worker", 1, {"worker": [chief.address, "127.0.0.1:0", last.address]})
     moved.cluster["worker"][1] = local_tasks({"worker": 1})[0].address
@@ -84,7 +84,7 @@ def test_a_second_process_of_a_member_is_refused_at_once_and_the_others_meet() -
     assert waiting([chief, first, last]) == [None] * 3
 
 
-def test_what_local_clusters_are_given_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_clusters_have_a_valid_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings in (TWO, SERVERS):
         for task in local_tasks(settings.members()):
             monkeypatch.setenv("TF_CONFIG", task.tf_config)
@@ -92,7 +92,14 @@ def test_what_local_clusters_are_given_is_right(monkeypatch: pytest.MonkeyPatch)
 
 
 def waiting(tasks: list[Task], *limits: float, apart: float = 0.3, seconds: float = 30) -> list[Exception | None]:
-    """Returns how each of `tasks` has waited for the others, its own of `limits` (20 s), started `apart` seconds."""
+    """Let each of `tasks` wait for the others in a thread; return the error of each, or None.
+
+    Args:
+        tasks: The tasks, which start one after the other.
+        limits: The limit of each wait in seconds; 20 if it is missing.
+        apart: Seconds between two starts.
+        seconds: Seconds after which all threads must have ended.
+    """
     limits = limits or (20.0,) * len(tasks)
     ended: list[Exception | None] = [None] * len(tasks)
 
@@ -111,15 +118,15 @@ def waiting(tasks: list[Task], *limits: float, apart: float = 0.3, seconds: floa
     return ended
 
 
-def test_members_meet_whoever_comes_first_and_leave_their_ports_free() -> None:
+def test_members_connect_in_any_order_and_free_their_ports() -> None:
     tasks = local_tasks(SERVERS.members())
     assert waiting(tasks) == [None] * 3
     for task in tasks:
         socket.create_server(("", int(task.address.rpartition(":")[2]))).close()
 
 
-def test_those_who_do_not_come_are_named_when_the_limit_is_over() -> None:
-    """Those of hosts that are not known yet, too; a few of many."""
+def test_an_error_names_the_members_that_did_not_connect_in_time() -> None:
+    """This includes members whose host name cannot be resolved. Of many missing members only a few are named."""
     [error] = waiting([Task("worker", 1, {"worker": ["no-such-host.invalid:2222", "127.0.0.1:2222"]})], 1)
     assert "worker 0 at no-such-host.invalid:2222 did not connect within 1 s" in str(error)
     assert "cluster.timeout_seconds=2" in str(error)
@@ -128,13 +135,13 @@ def test_those_who_do_not_come_are_named_when_the_limit_is_over() -> None:
     assert f"worker 8 at {tasks[8].address} and 11 more" in str(error)
 
 
-def test_as_many_members_meet_as_a_strategy_may_have() -> None:
+def test_the_largest_cluster_of_a_strategy_connects() -> None:
     tasks = local_tasks(MultiWorkerSettings(deterministic=False, workers=64).members())
     assert waiting(tasks, apart=0) == [None] * 64
 
 
-def test_a_member_that_is_started_again_finds_a_chief_whose_tensorflow_runs() -> None:
-    """It speaks first, and another protocol; such a worker of parameter servers is taken up again."""
+def test_a_restarted_member_connects_to_a_chief_that_already_runs_tensorflow() -> None:
+    """TensorFlow's server sends first, in a different protocol. A chief of parameter servers accepts such a worker."""
     chief, _, worker = local_tasks(SERVERS.members())
     code = "import sys, tensorflow as tf\ntf.distribute.Server(dict(chief=[sys.argv[1]]), 'chief', 0)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code, chief.address], stdin=subprocess.PIPE) as server:
@@ -142,14 +149,14 @@ def test_a_member_that_is_started_again_finds_a_chief_whose_tensorflow_runs() ->
         server.kill()
 
 
-def test_waiting_hears_a_signal() -> None:
+def test_a_signal_ends_the_wait() -> None:
     with signals.listening():
         threading.Timer(1.0, signal.raise_signal, [signal.SIGTERM]).start()
         with pytest.raises(Interrupted):  # not the UserError of its limit
             wait_for_members(local_tasks(TWO.members())[0], 60, Console().log)
 
 
-def test_a_command_that_waits_in_vain_ends_its_run(outputs: Path) -> None:
+def test_a_command_whose_members_do_not_connect_ends_its_run(outputs: Path) -> None:
     [first, second] = local_tasks(TWO.members())
     given = ("strategy=multi_worker", "cluster=tf_config", "train.epochs=1")
     alone = Running(outputs, *given, "cluster.timeout_seconds=2", environment={"TF_CONFIG": first.tf_config})

@@ -1,4 +1,4 @@
-"""Jobs in Slurm's queue: what is asked for them, and what their folders tell of them."""
+"""Jobs in Slurm's queue: the resources that they request, and the progress that their folders show."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ from stages.errors import UserError
 from tests.pipeline.experiments import experiment, write_run
 
 
-def test_a_job_shows_the_epochs_that_its_journal_has(outputs: Path) -> None:
+def test_the_progress_of_a_job_is_read_from_its_journal(outputs: Path) -> None:
     folder = outputs / "jobs" / "0"
     epoch, score = progress(folder, 0)
     assert epoch == 0
@@ -28,7 +28,7 @@ def test_a_job_shows_the_epochs_that_its_journal_has(outputs: Path) -> None:
 
 
 def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
-    """By submitit's own names, of which it makes the options of sbatch."""
+    """They have submitit's names, which submitit converts to options of sbatch."""
     single, several = (
         Job(experiment("name=asked", *strategy, outputs=outputs), RunFolder(outputs / "jobs" / "0"))
         for strategy in ((), ("strategy=multi_worker", "strategy.workers=4"))
@@ -50,7 +50,7 @@ def test_every_setting_of_the_group_reaches_submitit(outputs: Path) -> None:
     assert least["additional_parameters"]["ntasks"] == 1
 
 
-def test_a_job_has_time_before_its_signal() -> None:
+def test_the_signal_must_be_shorter_before_the_end_than_the_time_limit() -> None:
     with pytest.raises(UserError, match=r"is not shorter than the job's time limit.*Try: cluster\.signal_seconds=40"):
         experiment("cluster=slurm", "cluster.minutes=2", "cluster.signal_seconds=120")
     experiment("cluster=slurm", "cluster.minutes=2", "cluster.signal_seconds=40")

@@ -20,7 +20,7 @@ from tests.pipeline.experiments import experiment
 
 
 class Run(Handle):
-    """A run that ends by itself at the look `looks`, or when it was stopped `stops` times; then it uploads."""
+    """A run that ends after `looks` calls of `poll`, or after `stops` calls of `stop`; then it uploads."""
 
     def __init__(self, job: Job, looks: int = 10**6, stops: int = 1, uploads: int = 0) -> None:
         super().__init__(job)
@@ -69,7 +69,7 @@ def test_each_end_is_reported_once_and_another_run_may_follow(job: Job) -> None:
     assert not handles
 
 
-def test_a_run_that_has_ended_costs_no_wait_and_no_late_signal_changes_its_code(job: Job, listening: None) -> None:
+def test_a_run_that_has_ended_needs_no_wait_and_keeps_its_exit_code(job: Job, listening: None) -> None:
     signal.raise_signal(signal.SIGTERM)
     handle = Ended(job, 0)
     began = time.monotonic()
@@ -78,7 +78,7 @@ def test_a_run_that_has_ended_costs_no_wait_and_no_late_signal_changes_its_code(
     assert handle.exit_code == 0
 
 
-def test_a_run_that_ends_at_once_makes_place_for_the_next(job: Job) -> None:
+def test_a_run_that_ends_at_once_lets_the_next_start(job: Job) -> None:
     waiting = [Ended(job, code) for code in (0, 1, 2)]
     handles: list[Handle] = []
     codes: list[int] = []

@@ -1,4 +1,4 @@
-"""Signs of life: what hangs is told from what computes, and from what waits and says so."""
+"""Processes that hang are ended, but not processes that compute, or that wait and have heartbeats."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 def ended(log: Path) -> None:
-    """As a job whose run has closed its console."""
+    """Behave as a job whose run has closed its console."""
     console = Console(log)
     console.close()
     leave(lambda: TIMED_OUT, console)
@@ -39,7 +39,7 @@ LIMIT = 2.0
 
 
 def alive(how: str) -> None:
-    """As a job that is at work, and then does what `how` says."""
+    """Behave as a job that works, and then hangs or computes as `how` describes."""
     watch(LIMIT)
     for _ in range(10):  # more than a job has
         threading.Thread(target=until, args=(lambda: None,), daemon=True).start()
@@ -53,7 +53,7 @@ def alive(how: str) -> None:
 
 
 def test_a_process_that_cannot_end_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is suspended, or whose native code waits with Python's lock; not one whose native code computes."""
+    """It is suspended, or its native code waits while it holds Python's lock. A computing one is not killed."""
     monkeypatch.setattr("pipeline.system.processes.LOCKED_SECONDS", 0.5)
     monkeypatch.setattr("pipeline.system.processes.LONGEST_TICK_SECONDS", LIMIT + 1)
     ways = ("is alive", "holds Python's lock", "computes with Python's lock", "is suspended", "may hang")
@@ -109,8 +109,8 @@ COMPUTES = """end = time.monotonic() + 6
     while time.monotonic() < end: pass"""
 
 
-def test_a_process_ends_itself_where_it_hangs_and_only_there() -> None:
-    """One that was suspended does not hang. All at once, as each needs seconds and no core."""
+def test_a_process_ends_itself_only_if_it_hangs() -> None:
+    """A process that was suspended does not hang. All run at once, because each waits for seconds and uses no CPU."""
 
     def started(body: str) -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", SCRIPT.format(body=body)]

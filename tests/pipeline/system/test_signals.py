@@ -1,4 +1,4 @@
-"""Signals and closed outputs: heard within ten seconds, whenever they come, and nothing is lost."""
+"""Signals and closed outputs end a run within ten seconds, whenever they arrive, and nothing is lost."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def busy(reporter: Any, dataset: Any, strategy: Any, settings: Mapping[str, Any]) -> None:
-    """Is a stage of the user's own that reaches no safe place."""
+    """Stand in for a custom stage that does not reach a safe place."""
     reporter.log("looping")
     while True:
         pass
@@ -66,7 +66,7 @@ def wait_for(process: Process, pattern: str) -> None:
 
 
 def end(process: Process, outputs: Path, code: int) -> Summary:
-    """Waits for the end of `process` and returns its run, which is KILLED in MLflow, too."""
+    """Wait for the end of `process`; return its run, after checking that it is KILLED in MLflow as well."""
     began = time.monotonic()
     assert process.wait(300) == code
     assert time.monotonic() - began < commands.HEARD_SECONDS
@@ -106,7 +106,7 @@ def test_a_hangup_and_a_closed_output_save_and_the_same_command_resumes(outputs:
 
 
 def test_nohup_is_respected_and_a_second_signal_is_not_lost(outputs: Path) -> None:
-    """Neither a hangup nor the console's end stops it; two SIGINTs 0.4 s apart do, as one would."""
+    """Neither a hangup nor a closed console stops it. Two SIGINTs 0.4 s apart stop it like a single one."""
     with running(outputs, is_forked=False, ignored=signal.SIGHUP) as process:
         wait_for(process, r"epoch +2/")
         process.send_signal(signal.SIGHUP)
@@ -122,8 +122,8 @@ def test_nohup_is_respected_and_a_second_signal_is_not_lost(outputs: Path) -> No
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_stage_that_reaches_no_safe_place_is_ended_by_force_and_its_run_marked(count: int, outputs: Path) -> None:
-    """After RUN_SECONDS, SECOND_SECONDS or at once; a second or third signal does not cost the record."""
+def test_a_stage_without_a_safe_place_is_ended_by_force_and_its_run_marked(count: int, outputs: Path) -> None:
+    """It ends after RUN_SECONDS, SECOND_SECONDS or at once. The run is also recorded after a second or third signal."""
     limits = (signals.RUN_SECONDS, signals.SECOND_SECONDS, 0.0)
     with running(outputs, f"model._target_={__name__}.busy") as process:
         wait_for(process, "looping")
@@ -136,8 +136,8 @@ def test_a_stage_that_reaches_no_safe_place_is_ended_by_force_and_its_run_marked
     assert run.error == "forcibly stopped by SIGTERM"
 
 
-def test_a_signal_at_any_moment_is_heard(outputs: Path, tmp_path: Path) -> None:
-    """From the first import to training: the contract's exit code, and no run that is RUNNING."""
+def test_a_signal_at_any_moment_ends_the_command(outputs: Path, tmp_path: Path) -> None:
+    """From the first import to training, the exit code is the documented one, and no run stays RUNNING."""
     moments = random.Random(1)
     for index, latest in enumerate((0.4, 5.0)):
         place = tmp_path / f"at-{index}"
@@ -172,7 +172,7 @@ def heard(count: int = 1) -> None:
 
 @pytest.mark.smoke
 def test_every_signal_counts_once_and_the_first_gives_the_exit_code(listening: None) -> None:
-    """No handler raises; a safe place does."""
+    """Handlers do not raise; safe places do."""
     with signals.supervising():
         for count, number in enumerate((signal.SIGHUP, signal.SIGINT, signal.SIGINT), 1):
             signal.raise_signal(number)
@@ -185,7 +185,7 @@ def test_every_signal_counts_once_and_the_first_gives_the_exit_code(listening: N
     assert stopped.value.exit_code == 129
 
 
-def test_a_signal_interrupts_no_code_between_safe_places_nor_where_it_is_deferred(listening: None) -> None:
+def test_a_signal_does_not_interrupt_code_between_safe_places_or_while_it_is_deferred(listening: None) -> None:
     signal.raise_signal(signal.SIGINT)
     time.sleep(0.3)
     with signals.ending():
@@ -201,7 +201,7 @@ def test_a_signal_interrupts_no_code_between_safe_places_nor_where_it_is_deferre
 
 
 def again(count: int) -> float:
-    """Sends a further signal; returns the seconds that are left then until the process would be ended by force."""
+    """Send a further signal; return the seconds until the process would be ended by force."""
     signal.raise_signal(STOPS[count - 1])
     heard(count)
     return signals._listener.deadline - time.monotonic()
@@ -226,7 +226,7 @@ def test_a_part_may_allow_itself_time_and_a_further_signal_shortens_it(
 
 
 def test_each_part_has_its_own_time(listening: None) -> None:
-    """Saving leaves the end of the run its time, and what follows does not have the time for saving."""
+    """The end of a run keeps its time after saving, and code after saving does not get the time for saving."""
     with signals.allow(5.0):
         with contextlib.suppress(Interrupted), signals.stopping():
             assert again(1) > 290
@@ -235,8 +235,8 @@ def test_each_part_has_its_own_time(listening: None) -> None:
             assert 7 < signals._listener.deadline - time.monotonic() <= 8
 
 
-def test_in_a_notebook_a_second_signal_ends_what_reaches_no_safe_place(listening: None) -> None:
-    """But not the end of a run, nor the wait for other processes; and the process goes on."""
+def test_in_a_notebook_a_second_signal_ends_code_without_a_safe_place(listening: None) -> None:
+    """It does not interrupt the end of a run or the wait for other processes, and the process continues."""
     signal.raise_signal(signal.SIGINT)
     time.sleep(0.3)
     for part in (signals.ending, signals.supervising):
@@ -272,7 +272,7 @@ with signals.listening(owns_process=True), signals.allow(0.3):
 @pytest.mark.smoke
 @pytest.mark.parametrize(("ended", "code", "marked"), [("", 143, "marked: SIGTERM"), ("signals.ended(3)", 3, "")])
 def test_a_process_that_has_no_time_left_is_ended_with_its_run_marked_once(ended: str, code: int, marked: str) -> None:
-    """What catches everything cannot prevent that; and whose outcome is recorded is not marked again."""
+    """Code that catches every exception cannot prevent it. A run whose outcome is recorded is not marked again."""
     script = FORCED.format(ended=f"{ended}; signals._listener.seconds = 0.3" if ended else "pass")
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -283,8 +283,8 @@ def test_a_process_that_has_no_time_left_is_ended_with_its_run_marked_once(ended
         assert process.stdout.read().strip() == marked
 
 
-def test_a_handler_that_native_code_has_replaced_is_put_back(listening: None) -> None:
-    """As TensorFlow does with SIGTERM when it joins a cluster."""
+def test_a_handler_that_native_code_has_replaced_is_restored(listening: None) -> None:
+    """TensorFlow replaces the handler of SIGTERM when it joins a cluster."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -302,7 +302,7 @@ def test_a_time_limit_is_a_stop_with_its_own_exit_code(listening: None) -> None:
     assert stopped.value.exit_code == 124 not in STOPPED  # a sweep's other jobs run
 
 
-def test_the_event_loop_of_a_notebook_hears_of_signals_again() -> None:
+def test_the_event_loop_of_a_notebook_is_notified_of_signals_again() -> None:
     ends = os.pipe2(os.O_NONBLOCK)
     before = signal.set_wakeup_fd(ends[1])
     with signals.listening():
@@ -310,7 +310,7 @@ def test_the_event_loop_of_a_notebook_hears_of_signals_again() -> None:
     assert signal.set_wakeup_fd(before) == ends[1]
 
 
-def test_a_forked_process_does_not_tell_its_parent_of_its_signals(listening: None) -> None:
+def test_signals_of_a_forked_process_do_not_reach_its_parent(listening: None) -> None:
     child = os.fork()
     if not child:
         signal.raise_signal(signal.SIGTERM)

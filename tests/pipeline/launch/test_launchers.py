@@ -1,4 +1,4 @@
-"""Engines of clusters: each learns its place from what its members are told, and says in one line what is wrong."""
+"""Launchers: each determines its place in the cluster from its environment, and reports errors in one line."""
 
 import os
 import re
@@ -75,7 +75,7 @@ STEP = {
 
 @pytest.fixture
 def step(monkeypatch: Patch, tmp_path: Path) -> Patch:
-    """The variables of a task, and an `scontrol` for its only node; tests/engines has the real one."""
+    """Set the variables of a Slurm task, and provide a fake `scontrol`. The tests in tests/engines use a real Slurm."""
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\necho localhost\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -98,7 +98,7 @@ def test_a_task_of_srun_is_the_worker_of_its_rank(step: Patch) -> None:
      ({"SLURM_STEP_TASKS_PER_NODE": "x"}, {}, "not started by"), ({"SLURM_JOB_ID": "x"}, {}, "not started by"),
      ({"SLURMD_NODENAME": "n2"}, {}, "task 1 is not on localhost. Expected srun --distribution=block")],
 )  # fmt: skip
-def test_tasks_that_are_no_cluster_are_refused(
+def test_tasks_that_do_not_fit_the_strategy_are_refused(
     variables: dict[str, str], settings: dict[str, Any], message: str, step: Patch
 ) -> None:
     for name, value in variables.items():
@@ -116,14 +116,14 @@ def test_without_slurm_a_job_is_refused(monkeypatch: Patch, tmp_path: Path) -> N
     assert not list(tmp_path.glob("runs/*/*"))
 
 
-def test_what_is_no_engine_is_refused(tmp_path: Path) -> None:
-    for target in ("pathlib.Path", "no_such_package.Engine", "x"):
+def test_a_target_that_is_not_a_launcher_is_refused(tmp_path: Path) -> None:
+    for target in ("pathlib.Path", "no_such_package.Launcher", "x"):
         with pytest.raises(UserError, match=rf"cluster._target_={target} (cannot be imported|does not extend)"):
             launcher_of(experiment("cluster=local", f"cluster._target_={target}", outputs=tmp_path))
 
 
 class Remote(RemoteJob):
-    """A job that ends at the third look, or when it is stopped, as a signal comes at the second one."""
+    """A job that ends at the third call of `look`, or when it is stopped. A signal arrives at the second call."""
 
     looks = 0
     has_stopped = False
@@ -148,7 +148,7 @@ class Somewhere(Elsewhere):
         return Remote(job, job.folder.path / "output.log", console)
 
 
-def test_a_job_elsewhere_is_waited_for_and_its_output_shown(outputs: Path, capsys: Printed) -> None:
+def test_a_command_waits_for_a_job_elsewhere_and_shows_its_output(outputs: Path, capsys: Printed) -> None:
     job = Job(experiment(f"cluster._target_={__name__}.Somewhere", outputs=outputs))
     assert carry_out(decide(job), Console()) == 0
     assert capsys.readouterr().out.splitlines()[1:] == ["begun", "last words"]
@@ -162,14 +162,14 @@ def test_a_job_elsewhere_is_stopped_by_a_signal(outputs: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_one_line_says_what_to_install(tmp_path: Path, pipeline_command: Any) -> None:
+def test_without_ray_an_error_names_the_package_to_install(tmp_path: Path, pipeline_command: Any) -> None:
     ran = pipeline_command("cluster=ray", "tracking=off", f"outputs={tmp_path}/outputs", trains=False)
     assert ran.returncode == 2
     assert re.fullmatch(r".*cluster=ray: the package ray is not installed.*pip install.*\n", ran.stderr)
 
 
-def test_an_actor_that_cannot_be_started_is_one_line(monkeypatch: Patch, capsys: Printed) -> None:
-    """As on a node that has none of this project's code; without Ray."""
+def test_an_actor_that_cannot_be_started_is_reported_in_one_line(monkeypatch: Patch, capsys: Printed) -> None:
+    """This happens on a node without this project's code. The test does not need Ray."""
 
     def get(*_: Any, **__: Any) -> None:
         raise RuntimeError("The actor died\nModuleNotFoundError: No module named 'pipeline'")
