@@ -1,4 +1,4 @@
-"""`python -m tests.coordinator FILE`: trains as the chief of a parameter-server cluster, and writes down its counts."""
+"""`python -m tests.coordinator FILE`: train as the chief of a parameter-server cluster, and write its counts."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from tests.stages.experiments import flat, real_digits, settings, small_cnn
 
 
 def main() -> None:
-    """Three epochs of 900 examples in mixed_float16."""
+    """Train three epochs of 900 examples in mixed_float16."""
     where = strategy(ParameterServerSettings(deterministic=False))
     dataset = real_digits(900)
     float32, float64 = (flat(small_cnn(dataset, where, policy).network) for policy in ("float32", "float64"))

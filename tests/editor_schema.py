@@ -1,7 +1,7 @@
-"""`python -m tests.editor_schema`: rewrites conf/schema.json, by which editors complete and check YAML files.
+"""`python -m tests.editor_schema`: rewrites conf/schema.json, which editors use to complete and check YAML files.
 
-It is made from the dataclasses of the settings. A group may have what any of its options has: a
-file says only by words of Hydra which option it takes.
+It is generated from the dataclasses of the settings. A group accepts the settings of any of its options, because the
+chosen option is only in the defaults list of a file.
 """
 
 import ast
@@ -24,11 +24,11 @@ Json = dict[str, Any]
 BOUNDS = {"at least": "minimum", "above": "exclusiveMinimum", "at most": "maximum", "below": "exclusiveMaximum"}
 PLAIN = {int: "integer", float: "number", bool: "boolean", str: "string", types.NoneType: "null"}
 ELSEWHERE: Json = {"type": "string", "pattern": r"^(.*\$\{.*|\?\?\?)$"}
-"""An interpolation, or a value that the user is to give: in the place of any other."""
+"""An interpolation or a missing value (`???`), which may replace any value."""
 
 
 def schema() -> Json:
-    """Returns the JSON schema of a file such as `conf/experiment/mine.yaml`."""
+    """Return the JSON schema of a file such as `conf/experiment/mine.yaml`."""
     top = _properties(TopSettings)
     groups = {group: _group(list(schemas.values())) for group, schemas in SCHEMAS.items() if (CONF / group).is_dir()}
     return {
@@ -64,7 +64,7 @@ def _properties(settings: type) -> dict[str, Json]:
 
 
 def _of_type(hint: Any, facts: Any) -> list[Json]:
-    """Returns the schemas that a field of this type, with these `facts` of its definition, may have."""
+    """Return the schemas of the values that a field with this type and these `facts` (its metadata) accepts."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return [found for part in typing.get_args(hint) for found in _of_type(part, facts)]
     if dataclasses.is_dataclass(hint):
@@ -90,7 +90,7 @@ def _any_of(values: list[Json]) -> Json:
 
 
 def _descriptions(settings: type) -> dict[str, str]:
-    """Returns the texts that stand below the fields of a dataclass and of those that it extends."""
+    """Return the docstrings below the fields of a dataclass and of its base classes."""
     found: dict[str, str] = {}
     for each in reversed(settings.__mro__[:-1]):
         body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
@@ -103,7 +103,7 @@ def _descriptions(settings: type) -> dict[str, str]:
 
 
 def written() -> str:
-    """Returns the file as it is to be now."""
+    """Return the up-to-date content of the file."""
     return json.dumps(schema(), indent=None, separators=(",", ":")) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.meeting FILE`: a worker that gives its number from 1 on, and writes what all agree on."""
+"""`python -m tests.meeting FILE`: a worker that contributes its number, from 1, and writes the results of all."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def main() -> None:
     config = json.loads(os.environ["TF_CONFIG"])
     index, members = config["task"]["index"], range(len(config["cluster"]["worker"]))
     Path(f"{sys.argv[1]}.{index}").write_text(str(mean_over_workers(where, index + 1.0)))
-    # One that ended at once could close the socket that another still reads the last sum from.
+    # A worker that ended at once could close a socket from which another worker still reads the last sum.
     until(lambda: all(Path(f"{sys.argv[1]}.{member}").exists() for member in members), 30)
 
 

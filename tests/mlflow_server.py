@@ -1,6 +1,6 @@
-"""`python -m tests.mlflow_server STORE KEPT PORT`: MLflow's server on loopback, in a process.
+"""`python -m tests.mlflow_server STORE KEPT PORT`: MLflow's server on loopback, in this process.
 
-What `mlflow server` starts, and told what it tells it, without that command, which imports MLflow a second time.
+It runs the same application as `mlflow server`, with the same environment, but saves importing MLflow a second time.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Servers that some tests need: MLflow, and PostgreSQL and Chromium as `make test-engines` installs them."""
+"""Servers that some tests need: MLflow, PostgreSQL and Chromium. `make test-engines` installs the last two."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ import pytest
 from tests import commands
 
 PASSWORD = "of-the-test-0815"
-"""Of the database user, to be found nowhere."""
+"""The password of the database user, which must not appear in any output or file."""
 
 CHROMIUM_FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """A PostgreSQL of its own on loopback, ended with the block; yields the address of an empty database."""
+    """Run a PostgreSQL server on loopback within the block; yield the address of an empty database."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
     if not programs:
         pytest.skip("PostgreSQL is not installed (make test-engines installs it)")
@@ -68,16 +68,16 @@ def postgresql() -> Iterator[str]:
                 assert server.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-        yield f"postgresql+psycopg2://{place_of_user}"  # SQLAlchemy 2.1 takes another driver where none is named
+        yield f"postgresql+psycopg2://{place_of_user}"  # SQLAlchemy 2.1 uses a different driver by default
 
 
 @contextmanager
 def mlflow_server(
     store: str, kept: Path | str, port: int | None = None, ending: signal.Signals = signal.SIGTERM
 ) -> Iterator[str]:
-    """A real MLflow server on `store`, which serves the artifacts in `kept`; ended with the block, by `ending`.
+    """Run an MLflow server on `store` within the block. It serves the artifacts in `kept`; `ending` stops it.
 
-    Without its runners of jobs, of which MLflow would start eight processes, for evaluations of language models.
+    It does not start MLflow's eight job runners, which evaluate language models.
     """
     port = free_port() if port is None else port
     with tempfile.TemporaryFile("w+") as log:
@@ -94,7 +94,7 @@ def mlflow_server(
 
 @contextmanager
 def stopped(server: subprocess.Popen[Any], ending: signal.Signals = signal.SIGTERM) -> Iterator[None]:
-    """Ends a server in a session of its own with the block, by `ending`, and whatever it has started."""
+    """End a server, which has its own session, and all its child processes with the block. `ending` is sent first."""
     try:
         yield
     finally:
@@ -102,19 +102,19 @@ def stopped(server: subprocess.Popen[Any], ending: signal.Signals = signal.SIGTE
 
 
 def wait_for(address: str, server: Process) -> None:
-    """Waits until a server answers at `address`."""
+    """Wait until a server responds at `address`."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         assert server.poll() is None, "the server has ended"
         with suppress(OSError), urllib.request.urlopen(address, timeout=5):
             return
         time.sleep(0.3)
-    raise AssertionError(f"{address} does not answer")
+    raise AssertionError(f"{address} does not respond")
 
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """Debian's Chromium without a window, driven by Selenium, with a profile of its own."""
+    """Start Debian's Chromium without a window and with a new profile; yield its Selenium driver."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("Chromium and its driver are not installed (make test-engines installs them)")

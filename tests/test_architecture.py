@@ -1,4 +1,4 @@
-"""The shape of the code: who imports whom, what a module may be called, what a wheel carries."""
+"""The structure of the code: allowed imports, names of modules, and the contents of a wheel."""
 
 import ast
 import functools
@@ -19,39 +19,39 @@ from tests.conftest import COLLECTED, ROOT
 CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rglob("*.py")]
 
 VOCABULARY = ("declared", "errors", "reporter", "results", "reuse", "seeds", "settings", "tables", "targets")
-"""Of `stages`: what every room and every stage may import, and what imports none of them."""
+"""Modules of `stages` that every folder and every stage may import, and that import none of them."""
 
 CONTRACTS = ("augmentations.mixing", "data.columns", "data.split", "features.kinds", "tasks.task")
-"""Modules of rooms that belong to the vocabulary: what everybody exchanges."""
+"""Modules in folders that also belong to the vocabulary, because all of the code exchanges their objects."""
 
-ROOMS = (
+SHARED = (
     ("storage", "augmentations", "tasks"), ("plots", "features"), ("data", "collectives"), ("networks",),
     ("transfer", "optimization"), ("evaluation", "checkpoints"), ("callbacks",), ("training", "exporters"),
 )  # fmt: skip
-"""Of `stages`: rooms that stages share, from the ground up."""
+"""Layers of the folders of `stages` that stages share, the lowest first."""
 
 
-def stages_and_their_rooms() -> tuple[str, ...]:
-    """Returns what stands above the shared rooms: a module is a stage, a folder is what a user chooses of one."""
+def stages_and_their_folders() -> tuple[str, ...]:
+    """Return the names above the shared folders: each module is a stage, each folder has the options of a stage."""
     paths = [path for path in (ROOT / "stages").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     names = {path.stem for path in paths}
-    return tuple(sorted(names - {"__init__", *VOCABULARY, *(name for floor in ROOMS for name in floor)}))
+    return tuple(sorted(names - {"__init__", *VOCABULARY, *(name for layer in SHARED for name in layer)}))
 
 
-FLOORS = {
-    "stages": (VOCABULARY, *ROOMS, stages_and_their_rooms()),
+LAYERS = {
+    "stages": (VOCABULARY, *SHARED, stages_and_their_folders()),
     "pipeline": (
         ("exit_codes", "internals", "paths", "records"), ("redaction", "system"), ("console", "targets"), ("config",),
         ("runs",), ("command_line", "tracking"), ("checks", "provenance"), ("decide",), ("execute",), ("launch",),
         ("comparison",), ("sweep",), ("search", "serving"), ("api", "commands"), ("__main__",),
     ),
 }  # fmt: skip
-"""The rooms and modules of each package, from the ground up: each imports from floors below its own and from itself."""
+"""The layers of each package, the lowest first. A folder or module imports only from lower layers and from itself."""
 
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    """Returns the syntax tree of a module, which all laws read."""
+    """Return the syntax tree of a module."""
     return ast.parse(path.read_text())
 
 
@@ -61,65 +61,65 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 
 def named(path: Path) -> str:
-    """Returns how a message names a module."""
+    """Return the path of a module, for messages."""
     return str(path.relative_to(ROOT))
 
 
 def imported(path: Path) -> set[str]:
-    """Returns the top-level packages that a module imports anywhere in it."""
+    """Return the top-level packages that a module imports, also within functions."""
     nodes = nodes_of(path)
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return {name.partition(".")[0] for name in plain | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}}
 
 
-def room(module: str) -> str:
-    """Returns the room, or the module that stands alone, of a dotted name: `stages.data.splits` is in `data`."""
+def part_of(module: str) -> str:
+    """Return the folder or top-level module of a dotted name, such as `data` for `stages.data.splits`."""
     name = module.partition(".")[2]
     return name if name in CONTRACTS else name.partition(".")[0]
 
 
-def rooms_imported(path: Path, package: str) -> set[str]:
-    """Returns the rooms of `package` that the module at `path` imports anywhere in it."""
-    rooms = set()
+def parts_imported(path: Path, package: str) -> set[str]:
+    """Return the folders and top-level modules of `package` that the module at `path` imports."""
+    parts = set()
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            rooms |= {room(alias.name) for alias in node.names if alias.name.startswith(f"{package}.")}
+            parts |= {part_of(alias.name) for alias in node.names if alias.name.startswith(f"{package}.")}
         elif isinstance(node, ast.ImportFrom) and node.module == package:
-            rooms |= {alias.name for alias in node.names if not alias.name.startswith("__")}
+            parts |= {alias.name for alias in node.names if not alias.name.startswith("__")}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
-            rooms.add(room(node.module or ""))
-    return rooms
+            parts.add(part_of(node.module or ""))
+    return parts
 
 
-@pytest.mark.parametrize("package", FLOORS)
-def test_every_module_has_a_floor(package: str) -> None:
-    rooms = {path.relative_to(ROOT / package).parts[0].removesuffix(".py") for path in (ROOT / package).rglob("*.py")}
-    assert rooms - {"__init__"} == {name for floor in FLOORS[package] for name in floor}
+@pytest.mark.parametrize("package", LAYERS)
+def test_every_module_is_in_a_layer(package: str) -> None:
+    parts = {path.relative_to(ROOT / package).parts[0].removesuffix(".py") for path in (ROOT / package).rglob("*.py")}
+    assert parts - {"__init__"} == {name for layer in LAYERS[package] for name in layer}
 
 
-def test_imports_go_downward_only() -> None:
-    """From floors below or the own room; so no stage imports a stage, and there is no circle of rooms."""
+def test_modules_import_only_from_lower_layers() -> None:
+    """They also import from their own folder. So stages do not import each other, and folders have no import cycles."""
     upward = []
     for path in CODE:
         package = path.relative_to(ROOT).parts[0]
-        own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        level = {name: number for number, floor in enumerate(FLOORS[package]) for name in floor}
+        own = part_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        level = {name: number for number, layer in enumerate(LAYERS[package]) for name in layer}
         level |= dict.fromkeys(CONTRACTS, 0)
         vocabulary = {*VOCABULARY, *CONTRACTS}
-        for other in rooms_imported(path, package) - {own}:
+        for other in parts_imported(path, package) - {own}:
             below = level[other] < level[own] or {own, other} <= vocabulary
             if not (own == "__init__" or below):
                 upward.append(f"{named(path)} imports {other}")
     assert not upward
 
 
-def test_stages_know_nothing_of_the_framework() -> None:
+def test_stages_do_not_import_the_framework() -> None:
     for path in (ROOT / "stages").rglob("*.py"):
         assert not {"pipeline", "mlflow", "hydra"} & imported(path), path
 
 
-def test_the_framework_and_the_settings_import_no_tensorflow() -> None:
-    """In a fresh process, every module of the framework, however deep, but the one whose task it is."""
+def test_the_framework_and_the_settings_do_not_import_tensorflow() -> None:
+    """A fresh process imports every module of the framework except `preload`, which is there to import TensorFlow."""
     script = (
         "import importlib, pkgutil, sys, pipeline, stages.settings\n"
         "import stages.evaluation.predictions, stages.evaluation.test_set\n"  # which planning and comparisons read
@@ -153,13 +153,13 @@ PUBLIC = {
 """Modules of other libraries that their documentation presents as public."""
 
 INTERNALS = ROOT / "pipeline" / "internals"
-"""Where other names of these libraries are used, each with a test of what is relied on (`tests/pipeline/internals`)."""
+"""Modules that use other names of these libraries. Tests in `tests/pipeline/internals` check what they rely on."""
 
 LIBRARIES = re.compile(rf"({'|'.join(PUBLIC)})(\.\w+)*")
 
 
 def modules_named(path: Path) -> Iterator[str]:
-    """Yields every module that the module at `path` imports, or names in a text for `import_module`."""
+    """Yield every module that the module at `path` imports, or names in a string for `import_module`."""
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -173,7 +173,7 @@ def modules_named(path: Path) -> Iterator[str]:
 
 @functools.cache
 def is_module(name: str) -> bool:
-    """Returns whether an installed library of `PUBLIC` has a module of this name; imports nothing."""
+    """Return whether an installed library of `PUBLIC` has a module of this name, without importing it."""
     if not LIBRARIES.fullmatch(name) or name == "mlflow.db":  # the file of the database
         return False
     top, *rest = name.split(".")
@@ -183,7 +183,7 @@ def is_module(name: str) -> bool:
 
 
 def own_names(path: Path) -> set[str]:
-    """Returns the names that a module defines or assigns anywhere in it, and those of the attributes of its objects."""
+    """Return the names that a module defines or assigns, and the names of its objects' attributes."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     defined = {node.name for node in nodes_of(path) if isinstance(node, kinds)}
     for node in nodes_of(path):
@@ -194,8 +194,8 @@ def own_names(path: Path) -> set[str]:
     return defined
 
 
-def test_private_names_of_other_libraries_have_one_place() -> None:
-    """A module of `pipeline/` uses what libraries document. What has no public interface is in `internals/`."""
+def test_only_internals_uses_private_names_of_other_libraries() -> None:
+    """All other modules of `pipeline/` use only documented names."""
     private = []
     for path in (ROOT / "pipeline").rglob("*.py"):
         if path.parent == INTERNALS:
@@ -224,7 +224,7 @@ def test_a_private_name_is_noticed(line: str, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "pipeline" / "module.py").write_text(f"{line}\n")
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     with pytest.raises(AssertionError, match=r"module\.py"):
-        test_private_names_of_other_libraries_have_one_place()
+        test_only_internals_uses_private_names_of_other_libraries()
 
 
 def test_modules_have_one_subject_and_docstrings() -> None:
@@ -245,8 +245,8 @@ NAME = re.compile(r"(pipeline|stages)(\.\w+)+")
 NO_MODULES = ("pipeline.log",)
 
 
-def test_strings_that_name_modules_name_some() -> None:
-    """A `_target_`, a module imported where it is needed, a class in an error: none outlives a move."""
+def test_modules_that_strings_name_exist() -> None:
+    """Strings name modules in a `_target_`, in `import_module` and in errors. They must change if a module is moved."""
     lost = []
     for path in CODE:
         constants = [node.value for node in nodes_of(path) if isinstance(node, ast.Constant)]
@@ -259,14 +259,14 @@ def test_strings_that_name_modules_name_some() -> None:
     assert not lost
 
 
-def test_the_lines_that_mutations_break_stand_in_the_code() -> None:
+def test_the_lines_that_mutations_change_exist() -> None:
     for mutation in MUTATIONS:
         text = (ROOT / mutation.path).read_text()
         assert text.count(mutation.old) == 1, f"tests/chaos/mutations.py: {mutation.old!r} in {mutation.path}"
 
 
-def test_the_tests_that_must_notice_mutations_are_there(pytestconfig: pytest.Config) -> None:
-    """In the files that this run has read: in all of them where it runs the whole suite."""
+def test_the_tests_of_mutations_exist(pytestconfig: pytest.Config) -> None:
+    """This checks only the test files that this run of pytest has collected."""
     collected = pytestconfig.stash[COLLECTED]
     files = {name.partition("::")[0] for name in collected}
     named = {name for mutation in MUTATIONS for name in mutation.tests if name.partition("::")[0] in files}
@@ -275,11 +275,11 @@ def test_the_tests_that_must_notice_mutations_are_there(pytestconfig: pytest.Con
 
 
 QUESTIONS = {"What", "Whatever", "How", "Where", "When", "Which", "Who", "Whoever", "Why"}
-"""Words that no docstring begins with: it names the thing, or what is done. `Whether` is for what is true or false."""
+"""Words that docstrings must not begin with. They begin with a verb or a noun; `Whether` is for truth values."""
 
 
 def test_docstrings_open_with_a_verb_or_a_noun() -> None:
-    """And a module's first line, which the module map shows, is a whole sentence."""
+    """The first line of a module's docstring, which the module map shows, must be a whole sentence."""
     asking, cut = [], []
     for path in CODE:
         alone = [node.value for node in nodes_of(path) if isinstance(node, ast.Expr)]
@@ -293,8 +293,8 @@ def test_docstrings_open_with_a_verb_or_a_noun() -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_carries_the_configuration_and_no_tests(tmp_path: Path) -> None:
-    """Built, unpacked away from the source tree, and asked for its configuration and its plan."""
+def test_a_wheel_contains_the_configuration_and_no_tests(tmp_path: Path) -> None:
+    """It is built and unpacked outside of the source tree, and prints its configuration and its plan there."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
     [wheel] = tmp_path.glob("*.whl")
@@ -312,17 +312,17 @@ def test_a_wheel_carries_the_configuration_and_no_tests(tmp_path: Path) -> None:
     assert found.stdout.strip() == str(site / "pipeline" / "conf")
 
 
-def test_constraints_pin_everything_and_hold_no_address() -> None:
+def test_constraints_pin_all_packages_and_contain_no_addresses() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all("==" in line for line in lines)
     assert not [line for line in lines if "://" in line or "@" in line or line.startswith("-")]
 
 
-def test_outputs_stand_in_the_tree_and_are_not_committed() -> None:
+def test_outputs_are_ignored_by_git() -> None:
     assert (ROOT / "outputs" / ".gitignore").read_text() == "*\n!.gitignore\n"
 
 
-def test_nothing_that_is_read_from_a_file_is_unpickled() -> None:
-    """Pickles run code; `compose` copies a document in memory."""
+def test_files_are_never_unpickled() -> None:
+    """Unpickling can run any code. `compose` unpickles only a document that it has pickled in memory."""
     importing = {path.name for path in CODE if re.search(r"^\s*(import|from) pickle\b", path.read_text(), re.MULTILINE)}
     assert importing == {"compose.py"}

@@ -1,4 +1,4 @@
-"""The documents are true: their code runs, their links and paths exist, their map is that of the code."""
+"""The documents are correct: their code runs, their links and paths exist, and the module map is up to date."""
 
 import re
 import sys
@@ -23,18 +23,18 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """Returns the code blocks of a page."""
+    """Return the code blocks of a page."""
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("package", module_map.PAGES)
-def test_module_map_is_that_of_the_code(package: str) -> None:
+def test_the_module_map_is_up_to_date(package: str) -> None:
     assert module_map.PAGES[package].read_text() == module_map.updated(package), "Try: python -m tests.module_map"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_are_short_and_their_links_and_paths_exist(page: Path) -> None:
-    """What a page of the site links to is on it."""
+    """Pages of the site may only link to pages of the site."""
     text, is_of_site = page.read_text(), page.is_relative_to(ROOT / "docs")
     assert len(text.splitlines()) <= {"README.md": 120, "CHANGELOG.md": 10_000}.get(page.name, 200)
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
@@ -106,7 +106,7 @@ def test_every_column_of_a_table_has_a_header(page: Path) -> None:
 
 @pytest.mark.slow
 def test_blocks_of_the_page_on_notebooks_run(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the id of the run that its first block makes in the place of the one that the page shows."""
+    """The id of the run on the page is replaced by the id of the run that the first block makes."""
     monkeypatch.chdir(outputs.parent)
     namespace: dict[str, object] = {}
     for block in blocks("how-to/notebooks.md", "python"):

@@ -1,6 +1,6 @@
 """Extensions from a package outside the repository, as docs/how-to/own-*.md show them.
 
-The files are the pages' own: each code block that begins with a comment naming a file becomes that file.
+The files come from the pages: each code block that begins with a comment that names a file becomes that file.
 """
 
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """The files that the pages tell the reader to write."""
+    """Write the files of the pages; return their folder."""
     pages = "".join(page.read_text() for page in sorted((ROOT / "docs" / "how-to").glob("own-*.md")))
     blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", pages, flags=re.DOTALL)
     assert len(blocks) == 20
@@ -62,7 +62,7 @@ def test_extensions_of_the_page_run_together(package: Path, outputs: Path) -> No
     assert any("val/accuracy" in line for line in lines)
 
 
-def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp_path: Path) -> None:
+def test_settings_of_extensions_are_checked_and_named_in_errors(package: Path, tmp_path: Path) -> None:
     here = f"outputs={tmp_path}/outputs"
     for given, said in {
         "data.stripes=0": "data.stripes=0 is out of range. Expected at least 2",
@@ -73,19 +73,17 @@ def test_their_settings_are_typed_checked_and_named_in_errors(package: Path, tmp
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
-def test_an_launcher_of_the_page_says_which_member_each_process_is(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launcher_of_the_page_gives_each_process_its_task(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(package))
     given = ["cluster=ranks", "strategy=multi_worker", "cluster.options.members=[localhost:23461,localhost:23462]"]
     composed = Composer(read_arguments(["--config-dir", str(package / "my_conf"), *given])).one()
     own = read(composed.document, composed.choices, composed.config_dirs)
-    strategy, engine = own.of("strategy", StrategySettings), launcher_of(own)
+    strategy, launcher = own.of("strategy", StrategySettings), launcher_of(own)
     assert strategy is not None
-    assert isinstance(engine, Joined)
+    assert isinstance(launcher, Joined)
     for rank, address in enumerate(("localhost:23461", "localhost:23462")):
         monkeypatch.setenv("RANK", str(rank))
-        task = engine.task(strategy)
+        task = launcher.task(strategy)
         assert (task.name, task.address, task.is_chief) == (f"worker-{rank}", address, rank == 0)
 
 

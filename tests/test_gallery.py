@@ -1,4 +1,4 @@
-"""The examples of docs/gallery: their commands run in the order of the page, and make what the page shows."""
+"""The examples of docs/gallery: their commands run in the order of the page, with the results that the page shows."""
 
 import json
 import os
@@ -26,22 +26,22 @@ pytestmark = pytest.mark.slow
 FOLDER = ROOT / "docs" / "gallery"
 PICTURES = ROOT / "docs" / "images" / "gallery"
 LARGEST = 200 * 1024
-"""Bytes of a picture."""
+"""Maximum number of bytes of a picture."""
 
 WEIGHTS = ("weights", "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_0.35_224_no_top.h5")
 
 TOLERANCE = 0.03
-"""Between an accuracy on the page and that of the same command on another machine, with other versions."""
+"""Tolerance of an accuracy on a page, which may differ on other machines and with other versions."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """How a page is run.
+    """How the tests run a page.
 
     Attributes:
-        sooner: what its training commands are given for the suite, which takes a minute for all pages.
-        is_exact: whether they reach the page's figures nevertheless.
-        labels: first words of lines that the page shows and the commands print.
+        sooner: Settings that shorten its training commands, so all pages together take a minute.
+        is_exact: Whether the shortened commands still reach the figures of the page.
+        labels: The first words of lines that are both on the page and in the output of its commands.
     """
 
     sooner: dict[str, str]
@@ -78,7 +78,7 @@ def lines_of(page: str) -> list[str]:
 
 
 def shortened(words: Sequence[str], sooner: dict[str, str]) -> list[str]:
-    """Return a training command with other values for some of its settings."""
+    """Return a training command with the settings that shorten it."""
     kept = [word for word in words if word.partition("=")[0] not in sooner]
     return [*kept, *(f"{name}={value}" for name, value in sooner.items())]
 
@@ -87,7 +87,7 @@ class Reader:
     """Someone who follows a page in an empty folder.
 
     Attributes:
-        printed: what the training commands print.
+        printed: The output of the training commands.
     """
 
     def __init__(self, folder: Path, servers: ExitStack, sooner: dict[str, str]) -> None:
@@ -122,7 +122,7 @@ class Reader:
 
 @contextmanager
 def served(run: str, folder: Path) -> Iterator[str]:
-    """Serve a run as the page does; yields the address, which is another one if the page's is taken."""
+    """Serve a run as the page does; yield the address, which differs from the page's if its port is in use."""
     path = folder / "served.txt"
     with path.open("w") as out:
         command = commands.start("serve", run, cwd=folder, stdout=out, stderr=out)
@@ -135,7 +135,7 @@ def served(run: str, folder: Path) -> Iterator[str]:
 
 
 def flowers(folder: Path, most: int | None) -> None:
-    """Write the photos that the page downloads, or the first of them, from the copy that is kept for tests."""
+    """Write the photos that the page downloads, or only the first ones, from a local copy for tests."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder("tf_flowers", data_dir=shared("tfds", "tf_flowers").parent)
@@ -148,7 +148,7 @@ def flowers(folder: Path, most: int | None) -> None:
 
 
 def prepare(page: str, folder: Path, is_whole: bool) -> list[str]:
-    """Write the scripts of a page and what it downloads; return its commands, which need no network then."""
+    """Write the scripts of a page and the files that it downloads; return its commands that need no network."""
     for script in blocks(page, "python"):
         (folder / script.partition("\n")[0].removeprefix("# ")).write_text(script.partition("\n")[2])
     lines = lines_of(page)
@@ -160,7 +160,7 @@ def prepare(page: str, folder: Path, is_whole: bool) -> list[str]:
 
 
 def follow(page: str, folder: Path, store: Path, is_whole: bool) -> Reader:
-    """Do all that a page says, and check what comes of it."""
+    """Run the commands of a page, and check their results."""
     example = EXAMPLES[page]
     outputs_in(folder, store)
     with ExitStack() as servers:
@@ -194,14 +194,14 @@ def check_figures(shown: str, run: Summary) -> None:
 
 
 @pytest.mark.parametrize("page", EXAMPLES)
-def test_a_page_does_what_it_shows(page: str, tmp_path: Path, migrated_store: Path) -> None:
+def test_the_commands_of_a_page_have_the_results_that_it_shows(page: str, tmp_path: Path, migrated_store: Path) -> None:
     """With fewer epochs, seeds and trials."""
     follow(page, tmp_path, migrated_store, is_whole=False)
 
 
 @pytest.mark.engines
 def test_the_photos_reach_the_accuracy_of_their_page(tmp_path: Path, migrated_store: Path) -> None:
-    """With all epochs. Other pages reach theirs sooner, or show a sweep, whose jobs would take minutes."""
+    """This runs all epochs. Other pages need fewer epochs for it, or show a sweep, whose jobs would take minutes."""
     follow("photos", tmp_path, migrated_store, is_whole=True)
 
 

@@ -1,4 +1,4 @@
-"""The commands and the tables of all documents are those of the code."""
+"""The commands and the tables in all documents are up to date with the code."""
 
 import re
 import shlex
@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 LEFT_OUT = re.compile(r"\b(run|resume|fork|uri|against|cluster|_target_)=|--|trian|name=mine|[…|]|\\$")
-"""Commands that name runs, stores, hosts or code which a test does not have, or that go on in another line."""
+"""Commands with runs, stores, hosts or code that a test does not have, and commands that continue on the next line."""
 
 
 def commands() -> list[str]:
@@ -34,7 +34,7 @@ def typed() -> list[str]:
 
 @pytest.mark.parametrize("given", commands())
 def test_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With data where the pages say that the user has some; sets of TFDS are not looked for."""
+    """The test creates the data that a page expects from the user. Data sets of TFDS need not exist."""
     monkeypatch.setattr("stages.settings.data.TfdsSettings.check", lambda self, path: None)
     monkeypatch.chdir(tmp_path)
     for folder in re.findall(r"data.dir=<?([\w-]+)", given):
@@ -58,18 +58,18 @@ def test_words_after_other_verbs_are_accepted() -> None:
     verbs = [(command, *verb_of(shlex.split(re.sub("[<>…]", "", command)))) for command in whole]
     assert {verb for _, verb, _ in verbs} == {*VERBS}
     for command, verb, words in verbs:
-        if verb != "run" and words:  # a verb alone only names it
+        if verb != "run" and words:  # text that only names a verb
             assert import_module(f"pipeline.commands.{verb}").main.parse_args(words), command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_generated_tables_are_up_to_date(page: Path) -> None:
-    """Else: python -m tests.tables."""
+    """If this fails, run `python -m tests.tables`."""
     text = page.read_text()
     assert tables.updated(text) == text
 
 
-def test_its_commands_of_make_exist() -> None:
+def test_make_has_the_targets_in_the_documents() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"make ([a-z-]+)\b", README):
         if target not in ("has", "on"):

@@ -1,4 +1,4 @@
-"""The site that `make docs` builds: it needs no network, its search works, and browsers show its pages whole."""
+"""The site that `make docs` builds: it needs no network, its search works, and its pages fit the screen."""
 
 import functools
 import http.server
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engines
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site, built without a warning."""
+    """Build the site, which must not print a warning; return its folder."""
     pytest.importorskip("mkdocs", reason="needs the extra docs")
     folder = tmp_path_factory.mktemp("docs") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
@@ -62,7 +62,7 @@ def served(folder: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("scheme", ["file", "http"])
 def test_search_finds_pages_from_files_and_from_a_server(scheme: str, site: Path, opened: Any) -> None:
-    """From a page in a folder as well as from the home page."""
+    """Search works on a page in a folder as well as on the home page."""
     with served(site) as server:
         address = site.as_uri() if scheme == "file" else server
         for page in ("index.html", "how-to/tables.html"):
@@ -86,7 +86,7 @@ def _wait(opened: Any, script: str) -> Any:
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_scrolls_sideways_or_breaks_a_word_of_code(width: int, site: Path, opened: Any) -> None:
-    """Tables and blocks of code scroll in boxes of their own, and each column has a name."""
+    """Tables and blocks of code scroll inside their own boxes, and each column has a name."""
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     wrong = {}
