@@ -166,9 +166,9 @@ class Members:
     """Asks the chief to save and end."""
     console: Console
     lost: str | None = None
-    """How a member that the run needs died or hung."""
+    """The reason, if a member that the run needs has died or hung."""
     deadline: float = math.inf
-    """When the run ends if the chief has not ended by then, in seconds of `time.monotonic()`."""
+    """The time (`time.monotonic()`) at which the run ends even if the chief has not ended."""
 
     def poll(self) -> int | None:
         """Return the exit code of the run, or None while it runs. Call this every POLL_SECONDS."""
