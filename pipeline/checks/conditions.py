@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def has_unequal_shares(self) -> bool:
-        """Whether replicas get parts of a batch that differ in size, as far as the settings show."""
+        """Whether the settings show that replicas get parts of a batch that differ in size."""
         data = self.experiment.of("load", DigitsSettings)
         replicas, examples = expected_replicas(self.experiment) or 1, data.train_examples() if data else 0
         return any(size % replicas for size in (self.train.batch_size, examples % self.train.batch_size))

@@ -184,7 +184,7 @@ def _have_losses_alike(rows: Sequence[Row]) -> bool:
 
 
 def are_validated_alike(runs: Sequence[Summary]) -> bool:
-    """Return whether all runs were validated on the same examples, as far as this is known."""
+    """Return whether all runs were validated on the same examples. Runs without a record of them are ignored."""
     known = [run.facts for run in runs if run.facts.val_examples]
     pixels = {facts.val_pixels or "" for facts in known}
     return len({facts.val_examples for facts in known}) < 2 and all(

@@ -85,7 +85,7 @@ class CustomCluster(JoinedCluster):
     """Members whose addresses a custom class determines: see `pipeline.launch.joined.Joined`."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of a custom class, such as `+cluster.options.port=2222`."""
+    """Settings of a custom class, such as `+cluster.options.port=2222`."""
 
 
 @option("cluster", "hosts")

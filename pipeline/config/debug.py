@@ -53,12 +53,12 @@ def debugged(experiment: Experiment) -> Experiment:
 
 
 def _check(experiment: Experiment, settings: DebugSettings) -> None:
-    typed = f"debug={settings.kind}"
+    option = f"debug={settings.kind}"
     if experiment.resume not in ("auto", "never") or experiment.fork or experiment.from_stage:
-        problem = f"{typed} cannot be combined with resume, fork or from: a debug run starts from scratch"
-        raise UserError(problem, "a debug run with all settings on the command line", f"{typed} resume=never")
+        problem = f"{option} cannot be combined with resume, fork or from: a debug run starts from scratch"
+        raise UserError(problem, "a debug run with all settings on the command line", f"{option} resume=never")
     if experiment.of(TRAIN, TrainSettings) is None and not isinstance(settings, FastSettings):
-        raise UserError(f"{typed} requires the project's own stage {TRAIN}", ("debug=fast", "train=loop", "train=fit"))
+        raise UserError(f"{option} requires the project's own stage {TRAIN}", ("debug=fast", "train=loop", "train=fit"))
 
 
 def _shorten(document: DictConfig, experiment: Experiment, epochs: int, steps: int, same_batch: bool = False) -> None:

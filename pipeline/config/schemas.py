@@ -36,7 +36,7 @@ class TrackingSettings:
     _target_: str = MLFLOW_RUN
     """The class that records a run: `MlflowRun`, or your subclass of `pipeline.tracking.stored_run.StoredRun`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of a custom class, such as `+tracking.options.project=digits`."""
+    """Settings of a custom class, such as `+tracking.options.project=digits`."""
     note: str | None = None
     """A note in Markdown, shown at the top of the run's description."""
     tags: dict[str, str] = field(default_factory=dict)

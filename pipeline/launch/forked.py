@@ -1,4 +1,4 @@
-"""Jobs of a sweep on this machine, each in a process of its own."""
+"""Jobs of a sweep on this machine, each in a separate process."""
 
 import os
 import time
@@ -36,7 +36,7 @@ OUTPUT = "output.log"
 
 
 class Forked(Launcher):
-    """Starts a run in a process of its own, in a slot of this machine. Its records are sent by `follower`."""
+    """Starts a run in a separate process, in a slot of this machine. The follower sends its records."""
 
     def __init__(self, slot: Slot, follower: Follower) -> None:
         super().__init__(None)
@@ -52,7 +52,7 @@ class Forked(Launcher):
 
 
 class JobProcess(Handle):
-    """A job in a process of its own on this machine.
+    """A job in a separate process on this machine.
 
     Its exit code is 128 + n if signal n killed it, and the exit code of the request if it was stopped.
 

@@ -64,10 +64,10 @@ class Study:
 
     def ask(self) -> FrozenTrial | None:
         """Begin a trial and return it; None if all trials of the plan have begun."""
-        begun = len(self.trials())
-        if begun >= self.plan.settings.trials:
+        count = len(self.trials())
+        if count >= self.plan.settings.trials:
             return None
-        self.optuna.sampler = self._sampler(begun)
+        self.optuna.sampler = self._sampler(count)
         number = self.optuna.ask({axis.key: axis.drawn_from for axis in self.plan.axes}).number
         return self.trials()[number]
 
@@ -119,8 +119,8 @@ class Study:
         keys = [axis.key for axis in self.plan.axes]
         tried = {tuple(map(trial.params.get, keys)) for trial in self.trials()}
         points = itertools.product(*(axis.grid or () for axis in self.plan.axes))
-        left = [point for point in points if point not in tried]
-        return dict(zip(keys, left[np.random.default_rng(seed).integers(len(left))], strict=True))
+        untried = [point for point in points if point not in tried]
+        return dict(zip(keys, untried[np.random.default_rng(seed).integers(len(untried))], strict=True))
 
 
 def open_storage(file: Path) -> JournalStorage:
@@ -206,10 +206,10 @@ def answer(study: Study) -> str:
         name = metric_label(goals[0].metric)
         settings = settings_text(study, best[0])
         return f"Trial {best[0].number + 1} has the {least} {name} of {complete}, {value}: {settings}.{lost}"
-    found = "; ".join(f"trial {trial.number + 1} ({_values_text(study, trial)})" for trial in best)
+    trials = "; ".join(f"trial {trial.number + 1} ({_values_text(study, trial)})" for trial in best)
     names = joined([metric_label(goal.metric) for goal in goals])
     verb = "is" if len(best) == 1 else "are"
-    return f"{len(best)} of {complete} {verb} Pareto-optimal for {names}: {found}.{lost}"
+    return f"{len(best)} of {complete} {verb} Pareto-optimal for {names}: {trials}.{lost}"
 
 
 def settings_text(study: Study, trial: FrozenTrial) -> str:

@@ -32,7 +32,7 @@ def read_all(outputs: Path, warn: Callable[[str], None] = lambda line: None) -> 
         outputs: The folder of all results.
         warn: Gets a line for each damaged file.
     """
-    found = [record_of(run) for run in Runs(outputs, warn).all()]
+    records = [record_of(run) for run in Runs(outputs, warn).all()]
     for folder in sweep_folders(outputs):
         try:
             index = read_index(folder)
@@ -41,8 +41,8 @@ def read_all(outputs: Path, warn: Callable[[str], None] = lambda line: None) -> 
             continue
         journal = Journal(folder)
         name = journal.header.experiment or f"{len(index.jobs)} jobs"
-        found.append(recorded(Summary(journal.run_id, index.status, name, folder, {}), "sweep"))
-    return sorted(found, key=lambda run: age_order(run.folder))
+        records.append(recorded(Summary(journal.run_id, index.status, name, folder, {}), "sweep"))
+    return sorted(records, key=lambda run: age_order(run.folder))
 
 
 def record_of(summary: Summary) -> RunRecord:
@@ -83,17 +83,17 @@ def select(runs: Sequence[RunRecord], filters: Sequence[str]) -> list[RunRecord]
 
 
 def _named(runs: Sequence[RunRecord], text: str) -> list[RunRecord]:
-    found = [run for run in runs if (run.summary.run_id or "").startswith(text) or text in str(run.folder)]
-    if runs and not found:
+    matching = [run for run in runs if (run.summary.run_id or "").startswith(text) or text in str(run.folder)]
+    if runs and not matching:
         expected = "the beginning of an id, part of a folder's path, or a filter such as status=FINISHED"
         raise UserError(f"no run matches {text}", expected, "python -m pipeline runs")
-    return found
+    return matching
 
 
 def _filtered(runs: Sequence[RunRecord], match: re.Match[str]) -> list[RunRecord]:
     name, sign, wanted = match.groups()
-    found = [(run, value) for run in runs if (value := value_of(run, name)) is not None]
-    if runs and not found:
+    with_value = [(run, value) for run in runs if (value := value_of(run, name)) is not None]
+    if runs and not with_value:
         known = sorted({known for run in runs for known in values_of(run)})
         near = nearest(name, known) or nearest(name.partition("/")[2], [*known])
         longer = [other for other in known if other.startswith(name)]  # `test/acc`
@@ -101,9 +101,9 @@ def _filtered(runs: Sequence[RunRecord], match: re.Match[str]) -> list[RunRecord
         known.sort(key=lambda other: not meant.strip("'").startswith(other))
         raise UserError(f"no run has a setting or metric {name}", known, meant)
     if sign == "=":
-        return [run for run, value in found if canonical(str(value)) == canonical(wanted)]
+        return [run for run, value in with_value if canonical(str(value)) == canonical(wanted)]
     try:
-        return [run for run, value in found if value != "null" and _COMPARE[sign](float(value), float(wanted))]
+        return [run for run, value in with_value if value != "null" and _COMPARE[sign](float(value), float(wanted))]
     except ValueError as error:
         fix = f"'{name}{sign}0.9'"
         raise UserError(f"{match[0]} does not compare two numbers", "a metric name and a number", fix) from error
@@ -157,5 +157,5 @@ def _meant(word: str, runs: Runs) -> list[Summary]:
     """Return the run, or the runs of the jobs of the sweep, that a word means."""
     if (sweep := find_sweep(word, runs.outputs)) is None:
         return [runs.find(word)]
-    found = (RunFolder(sweep / job["folder"]).read(runs.warn) for job in read_index(sweep).jobs)
-    return [run for run in found if run is not None]
+    summaries = (RunFolder(sweep / job["folder"]).read(runs.warn) for job in read_index(sweep).jobs)
+    return [run for run in summaries if run is not None]

@@ -256,7 +256,7 @@ def finish_sweep(sweep: Sweep, code: int, began: float) -> SweepOutcome:
 
 
 def show_results(comparison: Comparison, folder: Path, tracker: Tracker, console: Console) -> None:
-    """Print the comparison of the jobs, and where it is."""
+    """Print the comparison of the jobs, the path of its page, and the links to MLflow."""
     console.log()
     if comparison.rows:
         console.table(terminal_table(comparison))

@@ -1,11 +1,11 @@
-"""Signals: counted on arrival, acted upon at safe places, and enforced by one deadline.
+"""Signals: a handler counts them, safe places raise Interrupted, and a deadline ends the process by force.
 
-The handler counts a signal. `check`, which every safe place and every wait calls, raises Interrupted in the main
-thread. If the main thread reaches no safe place before the deadline, the process is ended by force, with its run
-marked. A thread of its own looks at the deadline, as the main thread may run native code.
+Every safe place and every wait calls `check`, which raises Interrupted in the main thread after a signal. If the main
+thread does not reach a safe place before the deadline, the run is marked and the process is ended by force. A separate
+thread checks the deadline, because the main thread may run native code.
 
-A part of the program may `allow` itself more time, and defer signals until it is complete. A second signal shortens
-the deadline, and a third ends the process at once, except while it has other processes to end.
+A block of code may `allow` itself more time, and defer signals until it is complete. A second signal shortens the
+deadline, and a third ends the process at once, except while it has other processes to end.
 
 The process of a notebook is never ended by force. There, a second Ctrl-C raises Interrupted wherever the main thread
 is, as Python raises KeyboardInterrupt.
@@ -146,7 +146,7 @@ class Listener:
             self.deadline = min(self.deadline, now + self.time_left())
 
     def time_left(self) -> float:
-        """Return the time from now to the forced end, as far as the part of the program that runs decides."""
+        """Return the seconds from now to the forced end, according to the last `allow` and the number of signals."""
         if self.count < 2:
             return self.seconds
         if self.ends_others:

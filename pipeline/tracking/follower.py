@@ -29,7 +29,7 @@ from pipeline.system.environment import imports_kept
 from pipeline.system.signals import STOPS, until
 from pipeline.tracking.ending import end_without_process
 from pipeline.tracking.store import Store
-from pipeline.tracking.stored_run import RunSpec, StoredRun, address_of, open_run, reason, unusable
+from pipeline.tracking.stored_run import RunSpec, StoredRun, address_of, open_stored_run, reason, unusable
 from stages.errors import UserError
 from stages.targets import import_target
 
@@ -119,7 +119,7 @@ class Following:
         """Whether nothing remains to be done: the store has all of a run that has ended, or it cannot be used.
 
         A run that has failed may be tried again in a new session while its command works. When the command has ended,
-        a session that begins is another command's, which has a follower of its own.
+        a new session belongs to another command, which has its own follower.
         """
         journal, upload, has_ended = self._journal, self._upload, self._command.has_ended.is_set()
         has_all = upload.sent >= len(journal.entries)
@@ -175,7 +175,7 @@ class Following:
         self.close()
         self._session = session = journal.header.session
         try:
-            self._run = open_run(run_spec(journal, store, self._command.measures), before)
+            self._run = open_stored_run(run_spec(journal, store, self._command.measures), before)
         except Exception as error:  # importing or opening a store can fail in any way, and the user has to see why
             refusal = error if isinstance(error, UserError) else unusable(store.settings, reason(error))
             text = [refusal.problem, refusal.expected, refusal.fix]

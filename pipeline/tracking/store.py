@@ -166,7 +166,7 @@ def is_duplicate(error: Exception) -> bool:
 
 
 def store_is_usable(experiment: Experiment) -> None:
-    """Refuse a store that cannot be used, as far as that is known before TensorFlow and MLflow are imported."""
+    """Refuse a store that cannot be used. The checks do not import TensorFlow or MLflow."""
     if experiment.tracking._target_ != MLFLOW_RUN:
         load("tracking", experiment.tracking._target_)
     else:

@@ -209,7 +209,7 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(redact(str(error))).split())[:200]}"
 
 
-def open_run(spec: RunSpec, run_id: str | None) -> StoredRun:
+def open_stored_run(spec: RunSpec, run_id: str | None) -> StoredRun:
     """Open the run of `spec` in its store.
 
     Raises:
