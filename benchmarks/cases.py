@@ -13,7 +13,7 @@ import numpy as np
 from stages.data.batches import steps_per_epoch
 from stages.data.examples import spec_of
 from stages.data.split import Split
-from stages.features.kinds import image
+from stages.features.images import ImageFeature
 from stages.load.digits import digits
 from stages.model import model
 from stages.networks.precision import keras_floats
@@ -182,7 +182,7 @@ def with_a_bright_image(dataset: Dataset) -> Dataset:
     """Returns the data set with one training image that is so bright that the gradients overflow in float16."""
     images = np.array(dataset.train.images[:], np.float32)
     images[17] = 1e30
-    features = {"images": image(images.shape[1:], images.dtype, (0.0, 1e30))}
+    features = {"images": ImageFeature.of(images.shape[1:], images.dtype, (0.0, 1e30))}
     return dataclasses.replace(dataset, train=Split.of_images(images, dataset.train.targets), features=features)
 
 

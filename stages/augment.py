@@ -79,7 +79,7 @@ def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | No
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
     return dataclasses.replace(
         dataset,
-        augmentation=Changes(settings, images.facts["range"]) if settings.changes else None,
+        augmentation=Changes(settings, images.ends) if settings.changes else None,
         mixing=Mixing(settings.mixup, settings.cutmix) if settings.mixes else None,
         augments_in_step=settings.where == "model" and settings.changes,
         record=Record(params),

@@ -12,8 +12,10 @@ import tensorflow as tf
 from stages.collectives import is_chief
 from stages.data import batches
 from stages.data.columns import evenly_spread
-from stages.features.kinds import IMAGES, texts_of
-from stages.features.texts import UNKNOWN
+from stages.features.categories import CategoryFeature
+from stages.features.kinds import IMAGES
+from stages.features.numbers import SAMPLE, NumberFeature
+from stages.features.texts import UNKNOWN, TextFeature, Words
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows
 from stages.reporter import Reporter
@@ -24,9 +26,6 @@ from stages.settings.folders import same_name
 from stages.settings.table import declaring
 from stages.storage.atomic import write_csv
 from stages.tables import aligned
-
-SAMPLE = 5_000
-"""Rows of columns, evenly spread, that statistics are of where a split has more."""
 
 GIVES_AWAY = 0.99
 """Accuracy, or R², of a single column from which it seems to hold the target itself."""
@@ -47,9 +46,6 @@ SINGULAR = {"classes": "class", "labels": "label"}
 """One of what the names of a task are."""
 
 HEADER = ("split", "examples", "feature", "kind", "missing", "mean", "std", "min", "max", "different", "most frequent")
-
-BLANK = [""] * 4
-"""Cells of an image from `min` on."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +81,7 @@ def statistics(dataset: Dataset) -> Statistics:
     rows: list[Sequence[Any]] = []
     for name, split in dataset.splits.items():
         for key, feature in dataset.features.items():
-            if feature.kind == "image":
-                of_channels = zip(*split.described.mean_and_std, strict=True)
-                rows += [
-                    (name, len(split), f"{key}[{place}]", "image", 0.0, *of, *BLANK)
-                    for place, of in enumerate(of_channels)
-                ]
-            else:
-                column = split.features[key]
-                is_read = isinstance(column, np.ndarray) and feature.kind != "text"
-                values = column[slice(None) if is_read else evenly_spread(len(split), SAMPLE)]
-                rows.append(
-                    (name, len(split), feature.facts.get("column", key), feature.kind, *_of(feature.kind, values))
-                )
+            rows += [(name, len(split), *row) for row in feature.statistics(key, split)]
     support = {name: dataset.task.support(split.targets) for name, split in dataset.splits.items()}
     by_class = {name: counts for name, counts in support.items() if counts is not None}
     digests = {name: split.described.digests for name, split in dataset.splits.items()}
@@ -107,27 +91,12 @@ def statistics(dataset: Dataset) -> Statistics:
     return Statistics(rows, by_class or None, repeated, shared, _giving_away(dataset))
 
 
-def _of(kind: str, values: np.ndarray) -> tuple[Any, ...]:
-    """Returns statistics of a column, from `missing` on; of texts those of their lengths, in words."""
-    import pandas as pd  # a quarter of a second, which images need not wait for
-
-    if kind == "category":
-        counts = pd.Series(values).value_counts()
-        named = dict(zip(texts_of(counts.index.to_numpy()), counts.tolist(), strict=True))
-        most = ", ".join(f"{value or 'missing'} ({count})" for value, count in itertools.islice(named.items(), 3))
-        return named.get("", 0) / len(values), "", "", "", "", len(named), most
-    different: Any = len(np.unique(values)) if kind == "text" else ""
-    numbers = pd.Series([len(text.split()) for text in values] if kind == "text" else values.ravel())
-    missing = float(np.mean(numbers == 0)) if kind == "text" else float(numbers.isna().mean())
-    return missing, *(f"{number:.6g}" for number in numbers.agg(["mean", "std", "min", "max"])), different, ""
-
-
 def _giving_away(dataset: Dataset) -> dict[str, float]:
     """Returns the columns that alone predict the target almost always, with the accuracy, or R², of a small tree.
 
     It is fitted to half of some training rows, and scored on the others.
     """
-    columns = {name: one for name, one in dataset.features.items() if one.kind in ("number", "category")}
+    columns = {name: one for name, one in dataset.features.items() if isinstance(one, NumberFeature | CategoryFeature)}
     train = dataset.train
     sampled = np.random.default_rng(0).permutation(evenly_spread(len(train), SAMPLE))
     targets = train.targets[sampled]
@@ -140,12 +109,12 @@ def _giving_away(dataset: Dataset) -> dict[str, float]:
     found = {}
     for name, feature in columns.items():
         values = train.features[name][sampled]
-        if feature.kind == "category":
+        if isinstance(feature, CategoryFeature):
             values = np.unique(values, return_inverse=True)[1]
         column = np.nan_to_num(np.asarray(values, np.float64))[:, np.newaxis].clip(-LARGEST, LARGEST)
         score = tree.fit(column[:half], targets[:half]).score(column[half:], targets[half:])
         if score > GIVES_AWAY:
-            found[str(feature.facts.get("column", name))] = float(score)
+            found[feature.column_name(name)] = float(score)
     return found
 
 
@@ -154,7 +123,7 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     images = dataset.images
     given = f"{len(dataset.features)} feature{'s' * (len(dataset.features) > 1)}"
     if images is not None:
-        low, high = images.facts["range"]
+        low, high = images.ends
         given = f"{'×'.join(map(str, images.shape))} {images.dtype} images, pixel values {low:g} to {high:g}"
     counted = (f"{count} {what if count > 1 else what.removesuffix('s')}" for what, count in dataset.task.facts.items())
     reporter.log(f"{dataset.name}: {', '.join(counted)}, {given}")
@@ -232,10 +201,10 @@ def _warn_of_same_names(classes: Sequence[str], reporter: Reporter) -> None:
 def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:
     """Warn about validation texts whose words are not in the training texts."""
     for name, feature in dataset.features.items():
-        if "words" in feature.facts:
+        if isinstance(feature, TextFeature) and isinstance(feature.vocabulary, Words):
             words = dataset.val.inputs[name][evenly_spread(len(dataset.val), SAMPLE)]
             unknown = np.mean(words[words > 0] == UNKNOWN) if words.any() else 0.0
-            column = feature.facts.get("column", name)
+            column = feature.column_name(name)
             if unknown > MOST_UNKNOWN:
                 problem = f"{unknown:.0%} of the words of the column {column} in val do not occur in the training texts"
                 reporter.warn(f"{problem}. A tokenizer splits them into known parts: normalize.tokenizer=<preset>")
@@ -292,7 +261,8 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     """Draws the galleries; returns their files."""
     chosen = examples(dataset)
     names = drawable(dataset.task.names)
-    pixels = dataset.features[IMAGES].facts["range"]
+    assert dataset.images is not None
+    pixels = dataset.images.ends
     labels = [[label] for label in drawable([*chosen])]
     count = len(dataset.task.groups(dataset.train.targets))
     title = f"Training images by {'class' if dataset.task.named == 'classes' else 'group'} ({len(chosen)} of {count})"

@@ -14,6 +14,7 @@ from stages.checkpoints.saved import digests_of_run, known_examples
 from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
 from stages.features.encoder import sizes
+from stages.features.texts import TextFeature
 from stages.networks.complexity import flops, write_summary
 from stages.networks.keras_internals import (
     all_layers,
@@ -205,7 +206,10 @@ def _build(
     keep_names(shapes)
     taken = signature(function).parameters.get("categories")  # of the project's, texts need it, and images have none
     kind = "image" if taken is None else "text" if taken.default is taken.empty else ""
-    lacks = {"image": dataset.images is None, "text": all(one.kind != "text" for one in dataset.features.values())}
+    lacks = {
+        "image": dataset.images is None,
+        "text": not any(isinstance(one, TextFeature) for one in dataset.features.values()),
+    }
     if function.__module__.startswith("stages.networks.") and lacks.get(kind):
         given = ", ".join(f"{key} ({feature.kind})" for key, feature in [*dataset.features.items()][:5])
         problem = f"{name} requires {kind}s, but {dataset.name} has {given}"

@@ -45,7 +45,7 @@ def normalize(
     if images is None:
         keep_names(dataset.features)
         return learn_encoder(dataset, settings, cache, reporter or Reporter())
-    low, high = images.facts["range"]
+    low, high = images.ends
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
     if settings.method in ("auto", "rescale"):
         scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
@@ -90,7 +90,7 @@ def with_kinds(settings: Any, saved: Path) -> Any:
         return settings
     features = saved_features(saved) if (saved / f"{NAME}.json").is_file() else {}
     kinds = {
-        one.facts.get("column", name): "whole" if one.dtype == "int64" else one.kind
+        one.column_name(name): "whole" if one.dtype == "int64" else one.kind
         for name, one in features.items()
         if one.kind in KINDS
     }

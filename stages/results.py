@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from stages.data.split import Split, check
-from stages.features.kinds import IMAGES, Feature, facts_of
+from stages.features.images import ImageFeature
+from stages.features.kinds import IMAGES, Schema
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -143,7 +145,7 @@ class Dataset:
     test: Split
     task: Task
     """The prediction task: classes, labels or numbers."""
-    features: Mapping[str, Feature]
+    features: Schema
     """The features of the splits, by name."""
     fingerprint: str
     """32 hexadecimal digits that change if any value, target or split changes."""
@@ -177,24 +179,31 @@ class Dataset:
         return dataclasses.replace(self, train=of(self.train), val=of(self.val), test=of(self.test), **others)
 
     @property
-    def images(self) -> Feature | None:
+    def images(self) -> ImageFeature | None:
         """The feature of `Split.of_images` if it is the only feature, else None."""
-        only = len(self.features) == 1 and self.features.get(IMAGES)
-        return only or None
+        only = self.features.get(IMAGES) if len(self.features) == 1 else None
+        return only if isinstance(only, ImageFeature) else None
 
     @property
     def unit(self) -> str:
         """The name of the examples: `images`, `texts`, `rows` or `examples`."""
-        kinds = {feature.kind for feature in self.features.values()}
-        units = {"images": {"image"}, "texts": {"text"}, "rows": {"number", "category", "text"}}
-        return next((unit for unit, known in units.items() if kinds <= known), "examples")
+        units = {feature.unit for feature in self.features.values()}
+        return units.pop() if len(units) == 1 else "rows" if units == {"rows", "texts"} else "examples"
 
     @property
     def implied_record(self) -> Record:
         sizes = {f"{name}_examples": len(split) for name, split in self.splits.items()}
-        facts = {**self.task.facts, **facts_of(self.features), **sizes}
+        facts = {**self.task.facts, **_described(self.features), **sizes}
         params = {f"data/{name}": value for name, value in facts.items()}
         return Record(params, summary={"data": facts, "task": self.task.described, "unit": self.unit}, datasets=(self,))
+
+
+def _described(schema: Schema) -> dict[str, int]:
+    """Return facts to record: the size of images if there is nothing else, else the number of features of each kind."""
+    only = next(iter(schema.values())) if len(schema) == 1 else None
+    if isinstance(only, ImageFeature):
+        return {"height": only.height, "width": only.width, "channels": only.channels}
+    return {f"{kind}_features": count for kind, count in Counter(one.kind for one in schema.values()).items()}
 
 
 @dataclass(frozen=True)

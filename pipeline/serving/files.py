@@ -11,7 +11,8 @@ from pipeline.serving import models
 from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
-from stages.features.drift import IMAGES, Drift
+from stages.features.drift import Drift
+from stages.features.kinds import WIDE_ROWS
 from stages.settings.folders import files_below
 from stages.settings.places import regular_file
 from stages.settings.table import TableSettings
@@ -120,7 +121,7 @@ def _predictions(classify: Any, files: Sequence[Path], drift: Drift) -> Iterator
                 contents.append((file, regular_file(file).read_bytes()))
             except OSError as error:
                 yield file, str(error.strerror)
-        drift.add_encoded([content for _, content in contents[:: 1 + len(files) // IMAGES]])
+        drift.add_encoded([content for _, content in contents[:: 1 + len(files) // WIDE_ROWS]])
         results = models.scores(classify, [content for _, content in contents]) if contents else []
         yield from ((file, result) for (file, _), result in zip(contents, results, strict=True))
 

@@ -95,7 +95,7 @@ def _plain(path: str) -> str:
 def _facts_of(dataset: Dataset) -> dict[str, Any]:
     facts: dict[str, Any] = {"class_names": list(dataset.task.names)}
     if dataset.images is not None:
-        shape, ends = dataset.images.shape, dataset.images.facts["range"]
+        shape, ends = dataset.images.shape, dataset.images.ends
         return {**facts, "image_shape": list(shape), "pixel_range": list(ends)}
     described = (f"{name}: {one.kind} {one.dtype} {list(one.shape)}" for name, one in dataset.features.items())
     return {**facts, "features": sorted(described)}

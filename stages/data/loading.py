@@ -26,7 +26,8 @@ from stages.data.free_memory import memory_for_data
 from stages.data.split import Split
 from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
-from stages.features.kinds import IMAGES, Feature, image
+from stages.features.images import ImageFeature
+from stages.features.kinds import IMAGES
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImagesSettings, SourceSettings
@@ -236,10 +237,10 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
     return prepared
 
 
-def feature_of(source: Source, settings: SourceSettings) -> Feature:
-    """Returns the feature that the images of `source` are."""
+def feature_of(source: Source, settings: SourceSettings) -> ImageFeature:
+    """Return the feature that the images of `source` are."""
     resize = settings.resize if isinstance(settings, ImagesSettings) else "stretch"
-    return image(source.image_shape, np.dtype(np.uint8), (0.0, 255.0), resize)
+    return ImageFeature.of(source.image_shape, resize=resize)
 
 
 def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | None) -> Contents:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,6 @@ from stages.errors import UserError
 from stages.features.kinds import IMAGES
 
 if TYPE_CHECKING:
-    from stages.features.kinds import Feature
     from stages.results import Dataset
 
 
@@ -133,47 +131,11 @@ def check(dataset: Dataset) -> None:
     for name, split in dataset.splits.items():
         where = f"{dataset.name}: the {name}"
         for key, feature in dataset.features.items():
-            _check_column(where, split, key, feature)
-            if feature.kind == "image":
-                is_known = name == "train" and not feature.facts.get("is_measured")  # maybe by an earlier training
-                _check_pixels(where, split, key, feature, 0.01 if is_known else 1.0)
+            if key not in split.features:
+                raise UserError(f"{where} split has no column {key}", "a column for each feature")
+            feature.check(where, key, split, name == "train")
         dataset.task.check(where, split.targets)
         _check_weights(where, split)
-
-
-def _check_column(where: str, split: Split, key: str, feature: Feature) -> None:
-    if key not in split.features:
-        raise UserError(f"{where} split has no column {key}", "a column for each feature")
-    shape, dtype = split.features[key].shape, split.features[key].dtype
-    is_image = feature.kind == "image"
-    if (is_image and len(shape) != 4) or split.targets.shape[:1] != shape[:1] or not len(split):
-        labels = f"{split.targets.dtype} {split.targets.shape} labels"
-        expected = f"{key} {'[N, H, W, C]' if is_image else '[N, …]'} and labels [N], with N at least 1"
-        raise UserError(f"{where} split has {key} with shape {shape} and {labels}", expected)
-    if is_image and (shape[1:] != feature.shape or dtype not in (np.uint8, np.float32)):
-        expected = f"uint8 or float32, of the training split's shape {feature.shape}"
-        raise UserError(f"{where} images are {dtype} {shape[1:]}", expected)
-
-
-def _check_pixels(where: str, split: Split, key: str, feature: Feature, beyond: float) -> None:
-    """Checks the range, and pixels that are in memory; others would take a reading of all of them.
-
-    Args:
-        beyond: part of the range by which a pixel may lie outside: of unknown examples one may, a little; where all are
-            of another unit, they do so by far.
-    """
-    low, high = feature.facts["range"]
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UserError(f"{where} pixel_range is ({low:g}, {high:g})", "two finite numbers, the smaller one first")
-    if split.features[key].dtype == np.uint8 and low <= 0 and high >= 255:
-        return
-    least, greatest = split.ends.get(key, (low, high))
-    more = beyond * (high - low)
-    if not (low - more <= least and greatest <= high + more):
-        raise UserError(
-            f"{where} pixels are in {least:g}..{greatest:g}, outside the pixel_range ({low:g}, {high:g})",
-            "finite pixels, and a pixel_range that contains them, because augmentation clips to it",
-        )
 
 
 def _check_weights(where: str, split: Split) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.features.kinds import Feature
+from stages.features.kinds import Schema
 from stages.results import Dataset
 from stages.seeds import derive
 from stages.settings.data import DataSettings
@@ -109,7 +109,7 @@ def _allot(counts: np.ndarray, size: int, random: np.random.RandomState) -> np.n
     return rounded
 
 
-def dataset_of(name: str, splits: Mapping[str, Split], task: Task, features: Mapping[str, Feature]) -> Dataset:
+def dataset_of(name: str, splits: Mapping[str, Split], task: Task, features: Schema) -> Dataset:
     """Returns the data set of `train`, `val` and `test`, with the fingerprint of their values and targets."""
     content = hashlib.sha256()
     train, val, test = (splits[key] for key in ("train", "val", "test"))

@@ -16,6 +16,7 @@ from stages.data.profiles import Profile, refuse_texts, scan
 from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
 from stages.errors import UserError
 from stages.features.kinds import Feature
+from stages.features.schema import feature_of
 from stages.reporter import Reporter
 from stages.settings.folders import SPLITS
 from stages.settings.table import Header, TableSettings, TrainedTableSettings
@@ -111,10 +112,10 @@ class TableSource:
 
 
 def feature_of_column(column: ColumnFacts) -> Feature:
-    """Returns the feature that a column is; its facts have the column's name where that is another one."""
-    facts = {"column": column.name} if column.name != column.feature else {}
+    """Return the feature that a column is."""
     kind = "category" if column.kind == "whole" else column.kind
-    return Feature(kind, DTYPES[column.kind], facts=facts)
+    name = column.name if column.name != column.feature else None
+    return feature_of({"kind": kind, "dtype": DTYPES[column.kind], "column": name})
 
 
 Cut: TypeAlias = Callable[[TableSource], Mapping[str, np.ndarray]]

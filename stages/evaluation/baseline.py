@@ -19,7 +19,9 @@ from stages.evaluation.by_task import is_imbalanced, means_of, metric_of, values
 from stages.evaluation.estimates import Columns, by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.report import some
-from stages.features.kinds import Feature, texts_of
+from stages.features.categories import CategoryFeature
+from stages.features.kinds import Schema, texts_of
+from stages.features.texts import TextFeature
 from stages.reporter import safe_place
 from stages.results import Dataset
 from stages.tasks.classification import Classification
@@ -28,9 +30,6 @@ from stages.tasks.task import Task
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
-
-KINDS = ("number", "category", "text", "vector")
-"""Of features that it can take."""
 
 MOST_COLUMNS = 500
 """Numbers of a row that it is fitted to in a bearable time, at most."""
@@ -216,12 +215,13 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     columns = {
         name: feature
         for name, feature in dataset.features.items()
-        if feature.kind in KINDS and (feature.kind != "text" or any(text.strip() for text in train.features[name][:]))
+        if feature.is_encodable
+        and (not isinstance(feature, TextFeature) or any(text.strip() for text in train.features[name][:]))
     }
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
     task, metric = dataset.task, metric_of(dataset.task)
-    texts = [name for name, feature in columns.items() if feature.kind == "text"]
+    texts = [name for name, feature in columns.items() if isinstance(feature, TextFeature)]
     fit = (_linear if texts else _boosting)(train, test, columns)
     known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.target)}
     theirs = {**known, **task.standard(fit, train.targets)}
@@ -263,7 +263,7 @@ class _Fit:
         return model
 
 
-def _boosting(train: Split, test: Split, columns: Mapping[str, Feature]) -> _Fit:
+def _boosting(train: Split, test: Split, columns: Schema) -> _Fit:
     """Returns gradient boosting on numbers and categories."""
     from sklearn import ensemble  # half a second, which no other stage need wait for
 
@@ -277,12 +277,12 @@ def _boosting(train: Split, test: Split, columns: Mapping[str, Feature]) -> _Fit
     )
 
 
-def _linear(train: Split, test: Split, columns: Mapping[str, Feature]) -> _Fit:
+def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
     """Returns a linear model on the TF-IDF of texts, standardized numbers and categories, a column for each value."""
     from scipy import sparse
     from sklearn import compose, feature_extraction, impute, linear_model, pipeline, preprocessing
 
-    others = {name: feature for name, feature in columns.items() if feature.kind != "text"}
+    others = {name: feature for name, feature in columns.items() if not isinstance(feature, TextFeature)}
     texts = [name for name in columns if name not in others]
     parts = []
     for name in texts:
@@ -314,19 +314,19 @@ def _linear(train: Split, test: Split, columns: Mapping[str, Feature]) -> _Fit:
     )
 
 
-def _are_categories(columns: Mapping[str, Feature]) -> list[bool]:
+def _are_categories(columns: Schema) -> list[bool]:
     """Returns for each column of `_encoded` whether it is a category."""
-    widths = {name: math.prod(size or 0 for size in feature.shape) for name, feature in columns.items()}
-    return [feature.kind == "category" for name, feature in columns.items() for _ in range(widths[name])]
+    widths = {name: math.prod(feature.shape) for name, feature in columns.items()}
+    return [isinstance(feature, CategoryFeature) for name, feature in columns.items() for _ in range(widths[name])]
 
 
-def _encoded(train: Split, test: Split, columns: Mapping[str, Feature]) -> tuple[np.ndarray, np.ndarray]:
+def _encoded(train: Split, test: Split, columns: Schema) -> tuple[np.ndarray, np.ndarray]:
     """Returns both splits' columns, float64 [n, columns]: numbers as they are, categories by their frequency, and a
     column for each element of a vector."""
     found = []
     for name, feature in columns.items():
         parts = [np.asarray(split.features[name][:]) for split in (train, test)]
-        if feature.kind == "category":
+        if isinstance(feature, CategoryFeature):
             words = [texts_of(part) for part in parts]
             values, counts = np.unique(words[0], return_counts=True)
             most = values[np.argsort(-counts, kind="stable")][:MOST_CATEGORIES]

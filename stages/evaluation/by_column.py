@@ -15,8 +15,10 @@ from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.predictions import columns_of
 from stages.evaluation.report import Section, blank_where_nan
 from stages.evaluation.slice_tests import slice_tests
+from stages.features.categories import CategoryFeature
 from stages.features.encoder import encoding
-from stages.features.kinds import texts_of
+from stages.features.kinds import Feature, texts_of
+from stages.features.numbers import NumberFeature
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
 from stages.results import Dataset, Model
@@ -36,8 +38,8 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
     Raises:
         UserError: where one is no number or category of the data set.
     """
-    usable = {name: one for name, one in dataset.features.items() if one.kind in ("number", "category")}
-    names = {one.facts.get("column", name): name for name, one in usable.items()}
+    usable = {name: one for name, one in dataset.features.items() if isinstance(one, NumberFeature | CategoryFeature)}
+    names = {one.column_name(name): name for name, one in usable.items()}
     for column in columns:
         if column not in names:
             problem = f"evaluate.slices={column}: {dataset.name} has no number or category column of this name"
@@ -68,7 +70,7 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     task, metric = dataset.task, metric_of(dataset.task)
     sign = -1 if metric in ERRORS else 1
     of_columns = {
-        column: list(_groups(np.asarray(dataset.test.features[name][:]), dataset.features[name].kind))
+        column: list(_groups(np.asarray(dataset.test.features[name][:]), dataset.features[name]))
         for column, name in check_slices(dataset, settings.slices).items()
     }
     codes = [np.argmax([rows for _, rows in groups], axis=0) for groups in of_columns.values()]
@@ -123,9 +125,9 @@ def _with_labels_of(predicted: Columns, rows: np.ndarray) -> Columns:
     return {**predicted, **{name: values[:, is_there] for name, values in known.items()}}
 
 
-def _groups(values: np.ndarray, kind: str) -> Iterator[tuple[str, np.ndarray]]:
+def _groups(values: np.ndarray, feature: Feature) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the slices of a column with their rows, bool [n]: values of a category, quantiles of a number."""
-    if kind == "category":
+    if isinstance(feature, CategoryFeature):
         texts = texts_of(values)
         different, counts = np.unique(texts, return_counts=True)
         most = different[np.argsort(-counts, kind="stable")][:MOST]
@@ -199,7 +201,7 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         permuted = np.mean([of_examples({name: columns[name][order]}) for order in orders], axis=0)
         worse = mean_difference(sign * base, sign * permuted, True, None, confidence)
         rise = sign * float(np.mean(permuted) - np.mean(base))
-        found.append((str(feature.facts.get("column", name)), worse or Interval(rise, np.nan, np.nan)))
+        found.append((feature.column_name(name), worse or Interval(rise, np.nan, np.nan)))
     found.sort(key=lambda part: -np.nan_to_num(part[1].difference, nan=-np.inf))
     note = (
         f"How much worse {metric} becomes if the values of a column are shuffled ({REPEATS} times, {len(test):,} test "

@@ -324,7 +324,7 @@ def draw_classes(predicted: Predicted, dataset: Dataset, settings: EvaluateSetti
             for row in hardest
         ]
         title = f"The worst {len(hardest)} of {len(wrong):,} mistakes: true class → predicted class (probabilities)"
-        drawn.append(plot_batch(dataset.test.images[hardest], titles, images.facts["range"], title, path))
+        drawn.append(plot_batch(dataset.test.images[hardest], titles, images.ends, title, path))
     return drawn
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stages.data.split import Split
+from stages.features.images import ImageFeature
 from stages.results import Dataset
 from stages.reuse import PENALIZED, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 
@@ -34,7 +35,7 @@ def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, obje
     """
     facts = facts_of(dataset.val)
     shape, _, pixels = facts[PIXELS].partition(" ")
-    resize = "+".join(str(feature.facts.get("resize", "")) for feature in dataset.features.values())
+    resize = "+".join(one.resize if isinstance(one, ImageFeature) else "" for one in dataset.features.values())
     loss = dict(dataset.task.own_loss.settings) if dataset.task.own_loss is not None else {}
     if any(weight.regularizer is not None for weight in network.trainable_weights):
         loss[PENALIZED] = True

@@ -54,7 +54,7 @@ class Serving(tf.Module):
             self.trained_on = tf.Variable(trained_on(dataset.features), trainable=False, name="trained_on")
             self.reading = tf.Variable(json.dumps(dataset.reading), trainable=False, name="reading")
         self.__dict__["specs"] = specs = {
-            name: tf.TensorSpec((None, *one.shape), tf.float32 if one.kind == "image" else tf.as_dtype(one.dtype), name)
+            name: tf.TensorSpec((None, *one.shape), tf.as_dtype(one.argument), name)
             for name, one in dataset.features.items()
         }
         self.encoder = dataset.encoder
@@ -73,7 +73,7 @@ class Serving(tf.Module):
         images = self.dataset.images
         functions: dict[str, Any] = {"serving_default": (self._serve, self.specs)}
         if images is not None:
-            if images.dtype == "uint8" or images.facts["range"] == (0.0, 255.0):
+            if images.dtype == "uint8" or images.ends == (0.0, 255.0):
                 specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8, IMAGES)}
                 functions["serve_uint8"] = self._serve, specs
             if images.shape[-1] in (1, 3):
@@ -101,9 +101,10 @@ class Serving(tf.Module):
         return {task.answer: answers, **task.explained(answers, self.class_names)}
 
     def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
-        images = self.dataset.features[IMAGES]
-        low, high = images.facts["range"]
-        pixels = decode(encoded, images.shape, images.facts["resize"])
+        images = self.dataset.images
+        assert images is not None
+        low, high = images.ends
+        pixels = decode(encoded, images.shape, images.resize)
         if (low, high) != (0.0, 255.0):
             pixels = tf.cast(pixels, tf.float32) * ((high - low) / 255) + low
         return self._serve({IMAGES: pixels})

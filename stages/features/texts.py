@@ -1,52 +1,166 @@
-"""Texts: numbers of words or tokens, by a vocabulary learnt from the training split or a tokenizer of KerasHub."""
+"""Texts: numbers of words or tokens, by a vocabulary learned from the training split or a tokenizer of KerasHub."""
+
+from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from stages.data.columns import Column
+from stages.data.columns import Column, evenly_spread
 from stages.errors import UserError
+from stages.features.kinds import ROWS, Encoded, Feature, some_rows
+from stages.features.numbers import SAMPLE, describe_numbers
 from stages.settings.places import content_digest
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from stages.data.split import Split
+    from stages.settings.data import NormalizeSettings
+
 BLOCK = 2**12
-"""Texts that are learnt from, or encoded, at once."""
+"""Number of texts that are learned from, or encoded, at once."""
 
 QUANTILE = 0.95
-"""Of the lengths of the training split's texts: the length of a row of numbers, where none is set."""
+"""Quantile of the lengths of the training texts that becomes the length of a row of numbers, if none is set."""
 
 LONGEST = 256
-"""Words in a row of numbers, at most, where none is set."""
+"""Maximum number of words in a row of numbers, if none is set."""
 
 RESERVED = 2
-"""Numbers that are no word of the vocabulary: 0 fills rows, UNKNOWN is every unknown word."""
+"""Reserved token ids: 0 fills rows, and UNKNOWN stands for every unknown word."""
 
 UNKNOWN = 1
 
 
 @dataclass(frozen=True)
-class LearntText:
-    """The vocabulary, the most frequent words first, and how many words of a text the network takes."""
+class Words:
+    """A vocabulary, the most frequent words first."""
 
-    words: list[str]
+    words: tuple[str, ...]
     length: int
+    """Number of words of a text that the network gets."""
+
+    @property
+    def indices(self) -> int:
+        return len(self.words) + RESERVED
+
+    def encode(self, texts: Any) -> Any:
+        """Return the numbers of the words, int32 [b, length]: from RESERVED on, UNKNOWN, and 0 at the end."""
+        import keras  # seconds, which commands without TensorFlow must not wait for
+
+        layer = keras.layers.TextVectorization(vocabulary=list(self.words), output_sequence_length=self.length)
+        return keras.ops.cast(layer(texts), "int32")
 
 
-def learn_text(column: Column, max_tokens: int, length: int | None = None, name: str = "text") -> LearntText:
-    """Returns the vocabulary of texts, by frequency, then by name.
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenizer of KerasHub."""
+
+    preset: str
+    """Its folder."""
+    digest: str
+    """A digest of the content of the folder."""
+    tokens: int
+    """The size of its vocabulary."""
+    length: int
+    """Number of tokens of a text, start and end included, that the network gets."""
+
+    @property
+    def indices(self) -> int:
+        return self.tokens + 1
+
+    def encode(self, texts: Any) -> Any:
+        """Return the numbers of the tokens, int32 [b, length]: one more than in the preset, and 0 at the end.
+
+        Call it only in a graph. There KerasHub uses TensorFlow Text; elsewhere it uses Python, which differs for some
+        texts.
+        """
+        import keras  # seconds, which commands without TensorFlow must not wait for
+        from keras_hub import layers
+
+        tokenizer = _tokenizer(self.preset)
+        ends = {f"{end}_value": getattr(tokenizer, f"{end}_token_id", None) for end in ("start", "end", "pad")}
+        packer = layers.StartEndPacker(self.length, **ends, return_padding_mask=True)
+        tokens, is_token = packer(tokenizer(texts))
+        numbers = keras.ops.where(is_token, keras.ops.cast(tokens, "int32") + 1, 0)
+        return keras.ops.reshape(numbers, (-1, self.length))
+
+
+@dataclass(frozen=True)
+class TextFeature(Feature):
+    """A text of words."""
+
+    kind: ClassVar[str] = "text"
+    unit: ClassVar[str] = "texts"
+    block: ClassVar[int] = BLOCK
+
+    dtype: str = "string"
+    vocabulary: Words | Tokens | None = None
+
+    @property
+    def indices(self) -> int:
+        return 0 if self.vocabulary is None else self.vocabulary.indices
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the tokenizer, if there is one."""
+        return self.vocabulary.digest if isinstance(self.vocabulary, Tokens) else None
+
+    def learn(self, name: str, column: Column, settings: NormalizeSettings) -> Self:
+        shown = self.column_name(name)
+        if settings.tokenizer is None:
+            return replace(self, vocabulary=learn_words(column, settings.max_tokens, settings.length, shown))
+        return replace(self, vocabulary=learn_tokens(column, settings.tokenizer, settings.length, shown))
+
+    def encode(self, values: Any) -> Encoded:
+        assert self.vocabulary is not None
+        return Encoded(indices=self.vocabulary.encode(values))
+
+    def measured(self, column: Column) -> np.ndarray:
+        return _words_in(some_rows(column, ROWS)).astype(np.float64)
+
+    def statistics(self, name: str, split: Split) -> list[Sequence[Any]]:
+        texts = split.features[name][evenly_spread(len(split), SAMPLE)]
+        counts = _words_in(texts)
+        missing, different = float(np.mean(counts == 0)), len(np.unique(texts))
+        return [self._row(name, missing, *describe_numbers(counts), different, "")]
+
+    @property
+    def known(self) -> dict[str, Any]:
+        return {} if self.vocabulary is None else asdict(self.vocabulary)
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any], **common: Any) -> Self:
+        vocabulary: Words | Tokens | None = None
+        if "words" in values:
+            vocabulary = Words(tuple(values["words"]), values["length"])
+        elif "preset" in values:
+            vocabulary = Tokens(*(values[key] for key in Tokens.__dataclass_fields__))
+        return cls(values.get("dtype", "string"), vocabulary, **common)
+
+
+def _words_in(texts: np.ndarray) -> np.ndarray:
+    """Return how many words each text has."""
+    return np.array([len(text.split()) for text in texts], np.int64)
+
+
+def learn_words(column: Column, max_tokens: int, length: int | None = None, name: str = "text") -> Words:
+    """Return the vocabulary of texts, by frequency, then by name.
 
     Args:
-        max_tokens: words in it, at most.
-        length: words of a text that the network takes; None: as many as most texts have, LONGEST at most.
-        name: of the column, for errors.
+        column: The texts of the training split.
+        max_tokens: The maximum number of words.
+        length: The number of words of a text that the network gets. None: as many as most texts have, at most LONGEST.
+        name: The name of the column, for errors.
 
     Raises:
-        UserError: where no text has a word.
+        UserError: If no text has a word.
     """
     counts: Counter[bytes] = Counter()
     lengths = [np.zeros(0, np.int64)]
@@ -58,7 +172,7 @@ def learn_text(column: Column, max_tokens: int, length: int | None = None, name:
     if not known:
         raise UserError(f"the column {name} has no words in the training split", "texts with words")
     ordered = sorted(known, key=lambda word: (-counts[word], word))
-    return LearntText([word.decode() for word in ordered[:max_tokens]], length or _usual(np.concatenate(lengths)))
+    return Words(tuple(word.decode() for word in ordered[:max_tokens]), length or _usual(np.concatenate(lengths)))
 
 
 def _usual(lengths: np.ndarray) -> int:
@@ -66,38 +180,22 @@ def _usual(lengths: np.ndarray) -> int:
 
 
 def split_words(texts: np.ndarray) -> tf.RaggedTensor:
-    """Returns the words of texts as `keras.layers.TextVectorization` splits them by default."""
+    """Return the words of texts as `keras.layers.TextVectorization` splits them by default."""
+    import tensorflow as tf  # seconds, which commands without TensorFlow must not wait for
+
     lower = tf.strings.lower(tf.constant(texts, tf.string))
     plain = tf.strings.regex_replace(lower, r"""[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']""", "")
     return tf.strings.split(plain)
 
 
-def numbers_of(texts: Any, learnt: LearntText) -> Any:
-    """Returns the numbers of a text's words, int32 [b, length]: RESERVED and up, 1 for unknown ones, 0 at the end."""
-    layer = keras.layers.TextVectorization(vocabulary=learnt.words, output_sequence_length=learnt.length)
-    return keras.ops.cast(layer(texts), "int32")
-
-
-@dataclass(frozen=True)
-class LearntTokens:
-    """A tokenizer of KerasHub.
-
-    preset: its folder. digest: of the folder's content. tokens: how many it knows. length: of a text, start and end
-    among them, that the network takes.
-    """
-
-    preset: str
-    digest: str
-    tokens: int
-    length: int
-
-
-def learn_tokens(column: Column, preset: str, length: int | None = None, name: str = "text") -> LearntTokens:
-    """Returns the tokenizer in the folder `preset`; nothing is learnt but the length, as `learn_text` does it.
+def learn_tokens(column: Column, preset: str, length: int | None = None, name: str = "text") -> Tokens:
+    """Return the tokenizer in the folder `preset`. Only the length is learned, as by `learn_words`.
 
     Raises:
-        UserError: where the folder has no tokenizer, or its backbone takes fewer tokens than `length`.
+        UserError: If the folder has no tokenizer, or its backbone accepts fewer tokens than `length`.
     """
+    import tensorflow as tf  # seconds, which commands without TensorFlow must not wait for
+
     folder = Path(preset).expanduser()
     if not (folder / "tokenizer.json").is_file():
         raise UserError(
@@ -111,32 +209,16 @@ def learn_tokens(column: Column, preset: str, length: int | None = None, name: s
             f"normalize.length={length} is more than {preset} supports", f"at most {most}", f"normalize.length={most}"
         )
     tokens = _tokenizer(preset).vocabulary_size()
-    learnt = LearntTokens(preset, content_digest(preset), tokens, length or min(most, LONGEST))
+    learned = Tokens(preset, content_digest(preset), tokens, length or min(most, LONGEST))
     if length is not None:
-        return learnt
-    texts = tf.TensorSpec([None], tf.string)
-    numbers = tf.function(lambda texts: tokens_of(texts, learnt), autograph=False, input_signature=[texts])
+        return learned
+    encode = tf.function(learned.encode, autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     blocks = (column[start : start + BLOCK] for start in range(0, column.shape[0], BLOCK))
-    lengths = [np.count_nonzero(numbers(tf.constant(block, tf.string)), axis=1) for block in blocks]
-    return replace(learnt, length=_usual(np.concatenate(lengths)))
+    lengths = [np.count_nonzero(encode(tf.constant(block, tf.string)), axis=1) for block in blocks]
+    return replace(learned, length=_usual(np.concatenate(lengths)))
 
 
 def _tokenizer(preset: str) -> Any:
     from keras_hub import tokenizers  # seconds
 
     return tokenizers.Tokenizer.from_preset(str(Path(preset).expanduser()))
-
-
-def tokens_of(texts: Any, learnt: LearntTokens) -> Any:
-    """Returns the numbers of a text's tokens, int32 [b, length]: one more than in the preset, and 0 at the end.
-
-    In a graph alone: there KerasHub computes by TensorFlow Text, and elsewhere by Python, which differs for some texts.
-    """
-    from keras_hub import layers
-
-    tokenizer = _tokenizer(learnt.preset)
-    ends = {f"{end}_value": getattr(tokenizer, f"{end}_token_id", None) for end in ("start", "end", "pad")}
-    packer = layers.StartEndPacker(learnt.length, **ends, return_padding_mask=True)
-    tokens, is_token = packer(tokenizer(texts))
-    numbers = keras.ops.where(is_token, keras.ops.cast(tokens, "int32") + 1, 0)
-    return keras.ops.reshape(numbers, (-1, learnt.length))

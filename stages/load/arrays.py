@@ -14,7 +14,9 @@ from stages.data.split import Split
 from stages.data.table_source import read_rows
 from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
-from stages.features.kinds import IMAGES, Feature, image
+from stages.features.images import ImageFeature
+from stages.features.kinds import IMAGES, Feature
+from stages.features.vectors import VectorFeature
 from stages.load.table import Wide, cut, dataset_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
@@ -296,7 +298,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
 def _feature(array: np.ndarray) -> Feature:
     """Return the description of vectors [N, d] or images, from the array of the training split."""
     if array.ndim == 2:
-        return Feature("vector", "float64", array.shape[1:])
+        return VectorFeature(array.shape[1:])
     low, high = float(array.min()), float(array.max())
 
     def is_likely(ends: tuple[float, float]) -> bool:
@@ -305,5 +307,4 @@ def _feature(array: np.ndarray) -> Feature:
         return reaches and ends[0] - more <= low and high <= ends[1] + more
 
     unit = next(filter(is_likely, RANGES), None)
-    one = image(array.shape[1:], array.dtype, unit or (low, high))
-    return one if unit else replace(one, facts={**one.facts, "is_measured": True})
+    return replace(ImageFeature.of(array.shape[1:], array.dtype, unit or (low, high)), is_measured=unit is None)

@@ -7,7 +7,8 @@ import numpy as np
 
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
-from stages.features.kinds import IMAGES, image
+from stages.features.images import ImageFeature
+from stages.features.kinds import IMAGES
 from stages.results import Dataset
 from stages.settings.data import DigitsSettings
 from stages.tasks.classification import Classification
@@ -26,5 +27,5 @@ def digits(settings: DigitsSettings) -> Dataset:
     whole = Split.of_images(images, labels, numbers=np.arange(len(labels)))
     rows = cut_all(labels, settings.held_out, settings.split_seed)
     splits = {name: whole.take(part) for name, part in rows.items()}
-    features = {IMAGES: image((8, 8, 1), "uint8", (0.0, 16.0))}
+    features = {IMAGES: ImageFeature(8, 8, 1, high=16.0)}
     return dataset_of("digits", splits, Classification(tuple("0123456789")), features)

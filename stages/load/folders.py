@@ -10,7 +10,7 @@ from stages.data.loading import Files, file_source, load
 from stages.data.split import Split
 from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
-from stages.features.kinds import Feature
+from stages.features.texts import TextFeature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImageFolderSettings, TextFolderSettings
@@ -61,7 +61,7 @@ def text_folder(
     numbers = np.arange(len(texts))
     whole = Split({TEXT: texts}, targets, numbers=numbers, files=files.names_of(numbers))
     splits = {name: whole.take(part) for name, part in rows.items()}
-    features = {TEXT: Feature("text", "string")}
+    features = {TEXT: TextFeature()}
     dataset = dataset_of(files.root.name, splits, Classification(files.class_names), features)
     return replace(dataset, record=Record({"held_in": "memory"}), reading={"encoding": settings.encoding})
 

@@ -25,7 +25,8 @@ from stages.data.table_source import (
     refuse_empty,
 )
 from stages.errors import UserError
-from stages.features.kinds import IMAGES, Feature
+from stages.features.kinds import IMAGES, Schema
+from stages.features.vectors import VectorFeature
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
@@ -90,7 +91,7 @@ class Wide:
     """Columns with several numbers per row, such as images, in addition to those of a table."""
 
     columns: Mapping[str, Column]
-    features: Callable[[Split], Mapping[str, Feature]]
+    features: Callable[[Split], Schema]
     """Returns the description of the columns from the training split."""
     described: Described | None = None
     """Descriptions of images, if known."""
@@ -135,7 +136,7 @@ def dataset_of_rows(
     features = {column.feature: feature_of_column(column) for column in source.used}
     for name, feature in wide.features(splits["train"]).items():
         features[name] = feature
-        if feature.kind == "vector":
+        if isinstance(feature, VectorFeature):
             reporter.log(f"  vector    {name} ({feature.shape[0]} numbers)")
     dataset = dataset_of(source.name, splits, task, features)
     params = {

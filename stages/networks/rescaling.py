@@ -9,7 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from stages.features.kinds import IMAGES, TRAINED_ON
+from stages.features.drift import distribution, of_distribution
+from stages.features.images import ImageFeature
+from stages.features.kinds import IMAGES
 from stages.networks.keras_internals import loss_of
 from stages.results import Dataset, Normalization, Record
 
@@ -72,9 +74,10 @@ def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
     """
     scale, offset = np.array(required.scale), np.array(required.offset)
     images = dataset.features[IMAGES]
-    if images.shape[-1] != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
+    assert isinstance(images, ImageFeature)
+    if images.channels != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
         scale, offset = scale.mean(keepdims=True), offset.mean(keepdims=True)
-    low, high = images.facts["range"]
+    low, high = images.ends
     to_bytes = Normalization((255.0 / (high - low),), (-low * 255.0 / (high - low),))
     return after(to_bytes, Normalization(tuple(scale), tuple(offset)))
 
@@ -95,8 +98,8 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
     """Writes how the pixels of `dataset` are scaled, every digit of it."""
     scaling = dataset.normalization
     values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
-    known = dataset.features[IMAGES].facts.get(TRAINED_ON)
-    (folder / FACTS).write_text(json.dumps({**values, "automatic": scaling.automatic, TRAINED_ON: known}))
+    known = distribution(IMAGES, dataset.features[IMAGES])
+    (folder / FACTS).write_text(json.dumps({**values, "automatic": scaling.automatic, "trained_on": known}))
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
@@ -104,9 +107,12 @@ def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     values = json.loads((saved / FACTS).read_text())
     values = values.get("facts", values)  # runs of earlier code have them beside checksums
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
-    images, known = dataset.features[IMAGES], values.get(TRAINED_ON)
-    if known is not None:
-        of_training = {"range": tuple(known["range"])} if images.facts.get("is_measured") else {}
-        images = dataclasses.replace(images, facts={**images.facts, **of_training, TRAINED_ON: known})
+    images = dataset.images
+    assert images is not None
+    if known := values.get("trained_on"):
+        training = of_distribution(known)
+        assert isinstance(training, ImageFeature)
+        low, high = training.ends if images.is_measured else images.ends
+        images = dataclasses.replace(images, low=low, high=high, trained_on=training.trained_on)
     record = Record(params=facts(scaling))
     return dataclasses.replace(dataset, normalization=scaling, features={IMAGES: images}, record=record)

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from stages.data.examples import first_inputs
 from stages.data.split import Split
-from stages.features.kinds import Feature
+from stages.features.texts import TextFeature
+from stages.features.vectors import VectorFeature
 from stages.networks.complexity import scoring_batch
 from stages.networks.keras_internals import graph_of, is_graph_of_layers, nodes_of, set_untracked
 from stages.reporter import Reporter
@@ -76,7 +77,7 @@ def on_features(
     train, val = (
         Split({FEATURES: arrays[name]}, split.targets, weights=split.weights) for name, split in splits.items()
     )
-    features = {FEATURES: Feature("vector", "float32", shape)}
+    features = {FEATURES: VectorFeature(shape, "float32")}
     data = replace(dataset, train=train, val=val, test=val, features=features)
     size = " × ".join(map(str, shape))
     return replace(model, network=head, metrics=(), rebuild=None), data, f"on: {size} per example"
@@ -174,7 +175,7 @@ def _key(front: keras.Model, dataset: Dataset) -> str:
     """
     features = front(first_inputs(dataset.train, 2), training=False)
     digest = hashlib.blake2b(digest_size=16)
-    known = [feature.facts.get("digest") for feature in dataset.features.values()]
+    known = [one.digest if isinstance(one, TextFeature) else None for one in dataset.features.values()]
     sizes = (len(dataset.train), len(dataset.val), front.input_shape, features.shape)
     for part in (keras.__version__, known, sizes):
         digest.update(f"{part}\n".encode())

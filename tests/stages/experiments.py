@@ -15,7 +15,8 @@ from stages.data.columns import Streamed
 from stages.data.split import Split
 from stages.data.splits import dataset_of
 from stages.declared import declared_by
-from stages.features.kinds import IMAGES, image
+from stages.features.images import ImageFeature
+from stages.features.kinds import IMAGES
 from stages.load.digits import digits
 from stages.load.table import table
 from stages.model import model
@@ -77,7 +78,7 @@ def kept(trained_on: Dataset, other: Dataset, saved: Path) -> Dataset:
 
 def with_bright_images(dataset: Dataset, images: np.ndarray) -> Dataset:
     """Returns `dataset` with other training images, float32, whose pixels may be as great as 1e30."""
-    features = {"images": image(images.shape[1:], images.dtype, (0.0, 1e30))}
+    features = {"images": ImageFeature.of(images.shape[1:], images.dtype, (0.0, 1e30))}
     train = Split.of_images(images, dataset.train.targets)
     return replace(dataset, features=features, train=train)
 
@@ -96,7 +97,7 @@ def assemble(
     name: str, train: Split, val: Split, test: Split, names: tuple[str, ...], ends: tuple[float, float] = (0.0, 255.0)
 ) -> Dataset:
     """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
-    images = image(train.images.shape[1:], train.images.dtype, ends)
+    images = ImageFeature.of((*train.images.shape[1:], 1)[:3], train.images.dtype, ends)
     return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(names), {IMAGES: images})
 
 

@@ -9,8 +9,10 @@ import pytest
 from stages.data.columns import describe
 from stages.data.split import Split
 from stages.data.splits import dataset_of
-from stages.features.kinds import NO_NUMBER, Feature
-from stages.inspect import HEADER, SAMPLE, inspect, statistics
+from stages.features.categories import CategoryFeature
+from stages.features.kinds import NO_NUMBER
+from stages.features.numbers import SAMPLE, NumberFeature
+from stages.inspect import HEADER, inspect, statistics
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import InspectSettings, NormalizeSettings
@@ -83,7 +85,7 @@ def test_rows_in_two_splits_and_repeated_ones_are_counted(frame: pd.DataFrame, t
 def test_a_missing_category_is_called_missing(values: np.ndarray) -> None:
     column = np.tile(values, 10)
     split = Split({"cabin": column}, np.arange(40, dtype=np.int32) % 2)
-    features = {"cabin": Feature("category", str(column.dtype))}
+    features = {"cabin": CategoryFeature(str(column.dtype))}
     data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), Classification(("no", "yes")), features)
     row = dict(zip(HEADER, statistics(data).rows[0], strict=True))
     assert (row["missing"], row["different"]) == (0.5, 2)
@@ -93,7 +95,7 @@ def test_a_missing_category_is_called_missing(values: np.ndarray) -> None:
 def test_statistics_are_of_all_rows_in_memory() -> None:
     values = np.arange(2.0 * SAMPLE)
     split = Split({"size": values, "cut": np.array(["a", "b"] * SAMPLE, object)}, np.arange(2 * SAMPLE) % 2)
-    features = {"size": Feature("number", "float64"), "cut": Feature("category", "string")}
+    features = {"size": NumberFeature(), "cut": CategoryFeature()}
     data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), Classification(("no", "yes")), features)
     size, cut = (dict(zip(HEADER, row, strict=True)) for row in statistics(data).rows[:2])
     assert float(size["mean"]) == pytest.approx(SAMPLE - 0.5, rel=1e-5)

@@ -11,6 +11,7 @@ import pytest
 
 from stages.evaluate import evaluate
 from stages.evaluation.by_column import importance_of, is_quick
+from stages.features.texts import TextFeature
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Trained
 from stages.settings.data import NormalizeSettings
@@ -37,7 +38,7 @@ def fitted(data: Dataset) -> Trained:
     """Returns the linear network that fits the training split best, of the columns that the target depends on."""
     columns = np.asarray(data.train.inputs["numbers"])
     used = columns.copy()
-    names = [name for name, feature in data.features.items() for _ in feature.facts.get("values", [0])]
+    names = [name for name, feature in data.features.items() for _ in getattr(feature, "values", [0])]
     used[:, [name in ("idle", "shape") for name in names]] = 0
     task: Any = data.task
     wanted = (np.asarray(data.train.targets) - task.mean) / task.std
@@ -69,7 +70,7 @@ def test_what_is_not_used_is_worth_nothing_and_what_is_used_what_it_explains(dat
 
 def test_it_is_told_unasked_where_it_takes_seconds(data: Dataset, tmp_path: Path) -> None:
     assert is_quick(data)
-    text = replace(data.features["color"], kind="text")
+    text = TextFeature()
     assert not is_quick(replace(data, features={**data.features, "color": text}))
     given = EvaluateSettings(baseline=False, importance=False)
     evaluate(fitted(data), data, one_device(), given, tmp_path)

@@ -14,7 +14,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel as SavedModelFil
 from stages.data.decode import Decoder
 from stages.export import export
 from stages.exporters.saved_model import SavedModel, Serving
-from stages.features.kinds import image
+from stages.features.images import ImageFeature
 from stages.load.synthetic import synthetic
 from stages.networks.keras_internals import all_layers
 from stages.results import Dataset, Model, Trained
@@ -38,7 +38,7 @@ def photo(height: int, width: int, mode: str = "RGB") -> Image.Image:
 @pytest.fixture(scope="module")
 def photos() -> Dataset:
     data = SyntheticSettings(examples=60, test_examples=40, height=20, width=24, num_classes=4)
-    features = {"images": image((20, 24, 3), "uint8", (0.0, 255.0), "crop")}
+    features = {"images": ImageFeature(20, 24, 3, resize="crop")}
     return replace(synthetic(data), task=Classification(NAMES), features=features)
 
 
@@ -113,7 +113,7 @@ def test_bytes_are_taken_where_they_are_pixels(dtype: str, greatest: float) -> N
         digits.with_each_split(
             lambda one: replace(one, features={"images": (np.asarray(one.images) > 8).astype(dtype)})
         ),
-        features={"images": image((8, 8, 1), dtype, (0.0, greatest))},
+        features={"images": ImageFeature.of((8, 8, 1), dtype, (0.0, greatest))},
     )
     signatures = Serving(small_cnn(dataset, one_device()), dataset).signatures()
     assert ("serve_uint8" in signatures) == (dtype == "uint8" or greatest == 255)

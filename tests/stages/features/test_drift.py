@@ -17,8 +17,12 @@ from pipeline.serving.server import Watch, predictor
 from stages.data.decode import Decoder
 from stages.data.split import Split
 from stages.evaluate import evaluate
+from stages.features.categories import CategoryFeature
 from stages.features.drift import LEAST, MOVED, Drift, trained_on, with_bins
-from stages.features.kinds import Feature, image
+from stages.features.images import ImageFeature
+from stages.features.numbers import NumberFeature
+from stages.features.texts import TextFeature
+from stages.features.vectors import VectorFeature
 from stages.load.digits import digits
 from stages.normalize import normalize
 from stages.results import Dataset
@@ -48,10 +52,9 @@ def columns(seed: int, rows: int) -> dict[str, Any]:
 
 
 FEATURES = {
-    "size": Feature("number", "float64", facts={"column": "size (m)"}), "zeros": Feature("number", "float64"),
-    "city": Feature("category", "string", facts={"values": CITIES}),
-    "grade": Feature("category", "int64", facts={"values": [0, 1, 2]}), "review": Feature("text", "string"),
-    "photo": image((4, 4, 3), np.uint8, (0, 255)), "signal": Feature("vector", "float64", (5,)),
+    "size": NumberFeature(column="size (m)"), "zeros": NumberFeature(),
+    "city": CategoryFeature(values=tuple(CITIES)), "grade": CategoryFeature("int64", (0, 1, 2)),
+    "review": TextFeature(), "photo": ImageFeature(4, 4, 3), "signal": VectorFeature((5,)),
 }  # fmt: skip
 KNOWN = trained_on(with_bins(FEATURES, columns(0, 5000)))
 
@@ -133,7 +136,7 @@ def test_encoded_images_of_the_training_move_nothing(resize: str, shape: tuple[i
     random = np.random.default_rng(6)
     pixels = (np.linspace(250, 5, 40) * random.uniform(0.8, 1, (LEAST, 20, 1))).astype(np.uint8)
     given = [png(Image.fromarray(one * np.uint16(scale) if scale > 1 else one), "PNG") for one in pixels]
-    features = {"images": image(shape, np.uint8, (0, 255), resize)}
+    features = {"images": ImageFeature.of(shape, resize=resize)}
     decoded = np.array(Decoder(shape, resize)(given))
     drift = Drift(trained_on(with_bins(features, {"images": decoded})), Decoder)
     drift.add_encoded(given)
@@ -164,7 +167,7 @@ def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
     darker = Split.of_images(np.asarray(data.test.images) // 2, data.test.targets)
     for test, moved in ((data.test, []), (darker, ["images"])):
         raw = digits(DigitsSettings(split_seed=1))
-        assert "trained_on" not in raw.features["images"].facts
+        assert raw.features["images"].trained_on is None
         other = kept(data, replace(raw, test=test), tmp_path)
         drift = Drift(trained_on(other.features))
         drift.add(other.test.features)

@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.features.categories import ONE_HOT, CategoryFeature, vocabulary_of
 from stages.features.encoder import (
     NAME,
     NUMBERS,
-    ONE_HOT,
     encoder_of,
     encoding,
     learn,
-    learn_category,
-    learn_vector,
     restore_encoder,
 )
-from stages.features.kinds import NO_NUMBER, Feature
+from stages.features.kinds import NO_NUMBER, Schema
+from stages.features.numbers import NumberFeature, moments_of
 from stages.reporter import Reporter
 from stages.settings.data import NormalizeSettings
 
@@ -33,18 +32,20 @@ COLUMNS = {
     "class": RANDOM.integers(1, 4, ROWS),
     "zip": np.array([f"z{number}" for number in RANDOM.zipf(1.3, ROWS) % 200], object),
 }
-FEATURES = {name: Feature("number", "float64") for name in ("width", "age")}
-FEATURES |= {name: Feature("category", "int64" if name == "class" else "string") for name in ("color", "class", "zip")}
+FEATURES = {
+    "width": NumberFeature(), "age": NumberFeature(), "color": CategoryFeature(), "class": CategoryFeature("int64"),
+    "zip": CategoryFeature(),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def encoder() -> keras.Model:
-    return encoder_of(FEATURES, learn(FEATURES, COLUMNS, NormalizeSettings()))
+    return encoder_of(learn(FEATURES, COLUMNS, NormalizeSettings()))
 
 
 def test_statistics_are_those_of_float64() -> None:
     values = np.concatenate([RANDOM.normal(1e8, 1.0, 150_000), [np.nan] * 5])
-    [learnt] = learn_vector(values).elements
+    [learnt] = moments_of(values)
     np.testing.assert_allclose(learnt.mean, np.nanmean(values), rtol=1e-15)
     np.testing.assert_allclose(learnt.std, np.nanstd(values), rtol=1e-9)
     assert learnt.median == np.nanmedian(values)
@@ -52,14 +53,14 @@ def test_statistics_are_those_of_float64() -> None:
 
 
 def test_constant_and_missing_columns_stay_finite() -> None:
-    assert learn_vector(np.full(9, 0.1)).elements[0].std == 1.0
-    assert learn_vector(np.full(9, np.nan)).elements[0].median == 0.0
+    assert moments_of(np.full(9, 0.1))[0].std == 1.0
+    assert moments_of(np.full(9, np.nan))[0].median == 0.0
 
 
 def test_a_vocabulary_is_ordered_by_frequency_then_name() -> None:
-    assert learn_category(np.array(["b", "a", "c", "c"], object)) == ["c", "a", "b"]
+    assert vocabulary_of(np.array(["b", "a", "c", "c"], object)) == ["c", "a", "b"]
     many = np.array([f"{number:03}" for number in range(50)] + ["007"], object)
-    assert learn_category(many) == ["007"]  # those that occur once stand for unknown ones
+    assert vocabulary_of(many) == ["007"]  # those that occur once stand for unknown ones
 
 
 def test_values_are_as_documented(encoder: keras.Model) -> None:
@@ -72,7 +73,7 @@ def test_values_are_as_documented(encoder: keras.Model) -> None:
     np.testing.assert_array_equal(numbers[:, 2], is_missing)
     assert len(np.unique(numbers[is_missing, 1])) == 1
     np.testing.assert_array_equal(numbers[:, 3:6].argmax(1), [["red", "blue", ""].index(c) for c in COLUMNS["color"]])
-    vocabulary = learn_category(COLUMNS["zip"])
+    vocabulary = vocabulary_of(COLUMNS["zip"])
     assert len(vocabulary) > ONE_HOT
     places = {value: place for place, value in enumerate(vocabulary, start=1)}
     np.testing.assert_array_equal(tensors["zip"], [places.get(value, 0) for value in COLUMNS["zip"]])
@@ -87,14 +88,14 @@ def test_unknown_categories_are_zeros(encoder: keras.Model) -> None:
 
 def test_values_that_keras_gives_a_meaning_have_none_here() -> None:
     columns = {"text": np.array(["[UNK]", "a", "[UNK]", ""], object), "whole": np.array([-1, 5, -1, NO_NUMBER])}
-    features = {"text": Feature("category", "string"), "whole": Feature("category", "int64")}
+    features = {"text": CategoryFeature(), "whole": CategoryFeature("int64")}
     learnt = learn(features, {"text": columns["text"], "whole": columns["whole"][:3]}, NormalizeSettings())
-    tensors = encoding(encoder_of(features, learnt))(columns, slice(None))
+    tensors = encoding(encoder_of(learnt))(columns, slice(None))
     assert tensors[NUMBERS].tolist() == [[1, 0, 0, 1, 0], [0, 0, 1, 0, 1], [1, 0, 0, 1, 0], [0, 1, 0, 0, 0]]
 
 
 def assert_the_same_in_parts_in_a_file_and_in_a_graph(
-    encoder: keras.Model, features: Mapping[str, Feature], columns: Mapping[str, np.ndarray], folder: Path
+    encoder: keras.Model, features: Schema, columns: Mapping[str, np.ndarray], folder: Path
 ) -> None:
     """Asserts that an encoder gives the same bits for parts of the rows, and from a file, compiled."""
     encode, rows = encoding(encoder), len(next(iter(columns.values())))

@@ -36,6 +36,12 @@ def cut(features: Any, targets: Any) -> Dataset:
     return dataset_of_result((features, targets))
 
 
+def ends_of(dataset: Dataset) -> tuple[float, float]:
+    """Return the range of the pixels of a data set of images."""
+    assert dataset.images is not None
+    return dataset.images.ends
+
+
 def test_the_task_is_the_chosen_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=VECTORS, y=CLASSES, both=np.where(CLASSES > 9, "a", "b"))
     file = str(tmp_path / "a.npz")
@@ -123,7 +129,7 @@ def test_pixels_are_images(images: np.ndarray, ends: tuple[float, float]) -> Non
     """Their range is the usual one that contains them, or else the range of the training pixels."""
     dataset = cut(images, CLASSES % 3)
     assert dataset.features["images"].shape == (6, 5, 1)
-    assert dataset.features["images"].facts["range"] == pytest.approx(ends)
+    assert ends_of(dataset) == pytest.approx(ends)
     np.testing.assert_allclose(dataset.test.images[:, :, :, 0], images.reshape(PIXELS.shape)[dataset.test.numbers])
 
 
@@ -132,7 +138,7 @@ def test_the_range_of_pixels_is_that_of_training() -> None:
     images = PIXELS[..., np.newaxis] - 300.0
     train, bright = (images[:200], CLASSES[:200] % 3), np.where(images[200:] > -60, -40.0, images[200:])
     dataset = dataset_of_result((train, (bright, CLASSES[200:] % 3)))
-    assert dataset.features["images"].facts["range"] == (-300, -45)
+    assert ends_of(dataset) == (-300, -45)
     with pytest.raises(UserError, match="the test pixels are in"):
         dataset_of_result((train, (bright * 20, CLASSES[200:] % 3)))
 
@@ -155,8 +161,8 @@ def test_a_reused_model_keeps_the_range_that_was_measured(given: np.ndarray, end
         with pytest.raises(UserError, match=ends):
             kept(trained_on, cut(given, CLASSES % 3), tmp_path)
     else:
-        images = kept(trained_on, cut(given, CLASSES % 3), tmp_path).features["images"]
-        assert images.facts["range"] == pytest.approx(ends)
+        other = kept(trained_on, cut(given, CLASSES % 3), tmp_path)
+        assert ends_of(other) == pytest.approx(ends)
 
 
 def test_given_splits_are_unchanged_and_others_are_cut() -> None:

@@ -74,7 +74,7 @@ def column(dataset: Dataset, name: str, split: str) -> np.ndarray:
 
 def test_features_are_the_columns_of_the_file(load: Load) -> None:
     dataset = load()
-    assert dataset.features["area__m__"].facts == {"column": "area (m²)"}
+    assert dataset.features["area__m__"].column == "area (m²)"
     assert "day" not in dataset.features
     for split in ("train", "val", "test"):
         features = dataset.splits[split].features
