@@ -95,7 +95,7 @@ def test_a_value_is_the_same_in_training_in_a_file_and_in_a_request(tmp_path: Pa
     signature = ((), {name: tf.TensorSpec([None], kind) for name, kind in specs.items()})
     loaded = SimpleNamespace(signatures={"serving_default": SimpleNamespace(structured_input_signature=signature)})
     loaded.reading = tf.constant(json.dumps(settings.reading))
-    known = json.dumps({name: {"column": name} for name in kinds})
+    known = json.dumps({name: {"kind": "number", "column": name, "borders": [], "shares": []} for name in kinds})
     cells = [[cell.strip() for cell in line.split(";")] for line in lines]
     request = pd.DataFrame(cells, columns=[*kinds])
     as_numbers = request.assign(weight=[1200.5, 3, None], share=[-1200.5, 7.25, -1.0], grade=[1, 2.0, 3])
