@@ -58,7 +58,8 @@ def test_what_earlier_code_has_written_is_read(name: str) -> None:
 
 
 COLUMNS = {
-    "number": np.arange(9.0), "category": np.array(["a", "b", "b"] * 3, object), "vector": np.arange(18.0).reshape(9, 2),
+    "number": np.arange(9.0), "category": np.array(["a", "b", "b"] * 3, object),
+    "vector": np.arange(18.0).reshape(9, 2),
     "text": np.array(["a b", "b", ""] * 3, object), "image": np.zeros((9, 2, 2, 1), np.uint8),
 }  # fmt: skip
 
