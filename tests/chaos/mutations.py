@@ -28,6 +28,7 @@ CHECKPOINTS = "tests/stages/training/test_checkpoints.py"
 SIGNALS = "tests/pipeline/system/test_signals.py"
 REUSE = "tests/pipeline/decide/test_reuse.py"
 SERVING = "tests/pipeline/serving/test_serving.py"
+FOLLOWER = "tests/pipeline/tracking/test_follower.py"
 
 
 @dataclass(frozen=True)
@@ -304,6 +305,46 @@ MUTATIONS = (
     mutation(
         "pipeline/execute/stages.py", "with others_needed():", "if True:",
         "tests/pipeline/execute/test_runner.py::test_a_worker_that_is_lost_anywhere_in_a_stage_is_one_line",
+    ),
+    # The process that follows runs
+    mutation(
+        "pipeline/tracking/follower.py", "if self.ended() is None or is_early:", "if True:", FOLLOWER,
+        "-k", "started_again",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", 'if not (journal.is_closed and journal.status == "FINISHED"):', "if False:",
+        FOLLOWER, "-k", "started_again",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", "        self.revive()\n", "", FOLLOWER, "-k", "is_replaced",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", "threading.Timer(seconds, os._exit, (1,)).start()", "pass", FOLLOWER,
+        "-k", "ends_soon",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", "end_without_process(self._journal.folder)", "False", FOLLOWER,
+        "-k", "rest_of_its_journal",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", "return not self._is_same_store or (has_ended and self._run is not None)",
+        "return not self._is_same_store", FOLLOWER, "-k", "takes_over",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", "self._upload.rejected += delivery.refused", "pass", FOLLOWER,
+        "-k", "live_metrics",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", 'journal.status == "FINISHED" or (has_ended and journal.status in ENDED)',
+        "journal.status in ENDED", FOLLOWER, "-k", "tries_it_again",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py",
+        "if self._has_new_session or (self._run is None and self._has_no_process):", "if self._has_new_session:",
+        FOLLOWER, "-k", "before_its_session",
+    ),
+    mutation(
+        "pipeline/tracking/follower.py", "redaction.learned.update(secrets)", "pass", FOLLOWER, "-k", "secrets",
     ),
 )  # fmt: skip
 
