@@ -2,8 +2,6 @@
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.commands import sync
-from tests.conftest import ROOT
+from tests import commands
+from tests.pipeline.tracking import made_store
 from tests.pipeline.tracking.journals import (
     EPOCHS,
     assert_complete,
@@ -39,23 +38,14 @@ LOSE: dict[str, Callable[[Path, Path], object]] = {
 """Ways to lose a store or parts of it. A deleted experiment is restored with its runs."""
 
 
-MAKE = """
-import sys
-from pathlib import Path
-from pipeline.config.schemas import TrackingSettings
-from pipeline.tracking.store import Store
-Store(TrackingSettings(kind="local"), Path(sys.argv[1])).client()
-"""
-
-
 def test_a_store_is_created_completely_or_not_at_all(tmp_path: Path) -> None:
     """There is no database in the meantime, or after a kill: an incomplete one has the schema of an older MLflow."""
-    with subprocess.Popen([sys.executable, "-c", MAKE, str(tmp_path)], cwd=ROOT) as process:
+    with commands.start(str(tmp_path), module=made_store.__name__) as process:
         while not list(tmp_path.glob("mlflow.db*-journal")):
             assert process.poll() is None
         process.kill()
     assert not (tmp_path / "mlflow.db").exists()
-    with subprocess.Popen([sys.executable, "-c", MAKE, str(tmp_path)], cwd=ROOT) as process:
+    with commands.start(str(tmp_path), module=made_store.__name__) as process:
         seen = set()
         while process.poll() is None:
             if (tmp_path / "mlflow.db").exists():
