@@ -30,15 +30,22 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "pipeline/launch/test_cluster.py", "stages/distribution/test_strategies.py", "pipeline/sweep/test_sweep.py",
-    "stages/training/test_training.py", "chaos/test_faults.py", "pipeline/system/test_signals.py",
-    "pipeline/execute/test_job.py", "pipeline/search/test_search.py", "stages/training/test_resume.py",
-    "test_stored_runs.py",
-    "pipeline/system/test_processes.py", "stages/exporters/test_formats.py", "stages/networks/test_networks.py",
-    "pipeline/command_line/test_hostile_values.py", "stages/transfer/test_transfer.py",
-    "pipeline/decide/test_reuse.py", "stages/data/test_batches.py", "stages/optimization/test_custom_optimizers.py",
-    "pipeline/execute/test_disk.py", "stages/training/test_fork.py", "pipeline/tracking/test_tracking.py",
-    "stages/augmentations/test_augmented_training.py", "pipeline/tracking/test_servers.py", "stages/test_results.py",
-    "pipeline/sweep/test_several.py", "pipeline/decide/test_resume.py", "stages/callbacks/test_callbacks.py",
+    "pipeline/execute/test_tables.py", "stages/training/test_training.py", "pipeline/test_api.py",
+    "pipeline/search/test_search.py", "pipeline/execute/test_texts.py", "stages/training/test_resume.py",
+    "stages/transfer/test_transfer.py", "chaos/test_faults.py", "test_gallery.py", "pipeline/execute/test_own_task.py",
+    "pipeline/execute/test_two_commands.py", "pipeline/sweep/test_queue.py", "pipeline/tracking/test_follower.py",
+    "pipeline/test_debug.py", "pipeline/test_tasks.py", "test_stored_runs.py", "pipeline/system/test_signals.py",
+    "stages/exporters/test_formats.py", "stages/training/test_fork.py", "pipeline/decide/test_resume.py",
+    "pipeline/tracking/test_servers.py", "pipeline/execute/test_job.py", "pipeline/test_advice.py",
+    "pipeline/system/test_processes.py", "pipeline/command_line/test_hostile_values.py",
+    "pipeline/tracking/test_lost_store.py", "pipeline/system/test_imports.py", "stages/data/test_batches.py",
+    "stages/optimization/test_custom_optimizers.py", "pipeline/tracking/test_pending.py",
+    "pipeline/decide/test_reuse.py", "pipeline/command_line/test_suggestions.py",
+    "stages/augmentations/test_augmented_training.py", "pipeline/redaction/test_secrets.py",
+    "pipeline/launch/test_rendezvous.py", "stages/networks/test_networks.py", "pipeline/runs/test_damaged_files.py",
+    "test_extension.py", "test_architecture.py", "pipeline/tracking/test_tracking.py",
+    "pipeline/checks/test_transfer.py", "pipeline/serving/test_serving.py", "pipeline/sweep/test_several.py",
+    "stages/callbacks/test_callbacks.py", "pipeline/execute/test_disk.py", "stages/test_results.py",
 )  # fmt: skip
 """The files that take longest, longest first: whoever begins with them does not end alone."""
 
