@@ -1,10 +1,11 @@
-"""`python -m <module>` in processes forked from servers that have imported what the module imports.
+"""Run `python -m <module>` in processes forked from servers that have already imported what the module needs.
 
-A command that starts TensorFlow and MLflow takes six seconds of computing before it does anything; forked, hundredths
-of one, with the options that it chooses composed already (see `composed`). Everything else is as in a process of its
-own: arguments, environment, directory, streams, signals, exit code.
-Its follower is forked from it, as it would import MLflow for three seconds (`tests/following.py`).
-What is about the start of a process itself is tested with `sys.executable` instead.
+A command that imports TensorFlow and MLflow computes for six seconds before it does anything. A forked command takes
+hundredths of a second, and the options that it chooses are already composed (see `composed`). Everything else is the
+same: arguments, environment, directory, streams, signals, exit code.
+
+Its follower is forked from the command, because importing MLflow would take three seconds (`tests/following.py`).
+Tests of the start of a process itself use `sys.executable` instead.
 """
 
 import functools
@@ -42,22 +43,24 @@ LIGHT = (
     "pipeline.sweep.grid",
     "pipeline.sweep.sweep",
 )
-"""Modules of a command that ends before it needs TensorFlow."""
+"""Modules that a command needs which ends before it needs TensorFlow."""
 
 HEAVY = (
     *LIGHT, "pipeline.execute.preload", "pipeline.sweep.sync", "pipeline.tracking.mlflow_run",
     "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
 )  # fmt: skip
-"""Modules of one that trains."""
+"""Modules that a command needs which trains."""
 
 
 HEARD_SECONDS = 60.0
-"""How soon a command that is told to end must have ended. Alone on a machine it does in ten; one that never hears it
-trains for hours, or sleeps for minutes."""
+"""Seconds within which a command must end after a signal.
+
+On an idle machine it takes ten seconds. A command that ignores the signal trains for hours, or sleeps for minutes.
+"""
 
 
 class Command:
-    """A running command, with what `subprocess.Popen` offers of it."""
+    """A running command, with the interface of `subprocess.Popen`."""
 
     def __init__(self, connection: socket.socket, stdout: IO[str] | None, stderr: IO[str] | None) -> None:
         self._stdout, self.stderr = stdout, stderr
@@ -67,7 +70,7 @@ class Command:
 
     @property
     def stdout(self) -> IO[str]:
-        """What it prints, where it was started with `subprocess.PIPE`."""
+        """Its output, if it was started with `subprocess.PIPE`."""
         assert self._stdout is not None
         return self._stdout
 
@@ -122,11 +125,16 @@ def start(
     stderr: Any = None,
     trains: bool = True,
 ) -> Command:
-    """Starts `python -m <module> <arguments>`; streams are given as to `subprocess.Popen`, and are text.
+    """Start `python -m <module> <arguments>`.
 
     Args:
-        env: the whole environment; None: that of this process.
-        trains: whether the command needs TensorFlow, itself or for the jobs of a sweep.
+        arguments: The arguments of the command.
+        module: The module to run.
+        cwd: Its working directory.
+        env: The whole environment; None for the environment of this process.
+        stdout: As for `subprocess.Popen`; the stream is text.
+        stderr: As `stdout`.
+        trains: Whether the command needs TensorFlow, itself or for the jobs of a sweep.
     """
     jobs = trains and any(word == "-m" or word.startswith("sweep=") for word in arguments)
     variables = dict(os.environ if env is None else env)
@@ -142,7 +150,7 @@ def start(
 
 
 def start_connected(connection: int, *arguments: str, module: str, stderr: IO[bytes]) -> Command:
-    """Starts `python -m <module> <number> <arguments>`, which finds the descriptor `connection` under that number."""
+    """Start `python -m <module> <number> <arguments>`; `number` is its file descriptor for `connection`."""
     order = {
         "jobs": False,
         "arguments": arguments,
@@ -182,21 +190,21 @@ def _ordered(order: Mapping[str, Any], stdout: Any, stderr: Any, *passed: int) -
 
 
 def leave_graphs_alone() -> None:
-    """Has TensorFlow run graphs as they are traced: what it makes of one first takes a third of a short training.
+    """Turn off TensorFlow's graph optimizer, which takes a third of the time of a short training.
 
-    It does not start TensorFlow. `tests/engines`, processes of `sys.executable` and benchmarks have it optimize them.
+    This does not start TensorFlow. `tests/engines`, processes of `sys.executable` and benchmarks keep the optimizer.
     """
     tensorflow = import_module("tensorflow")
     tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def collect_garbage_rarely() -> None:
-    """Has the garbage collector run less often than by default, when it takes a tenth of the time of tracing."""
+    """Run the garbage collector less often; by default, it takes a tenth of the time of tracing."""
     gc.set_threshold(50_000, 20, 10)
 
 
 def run(*arguments: str, timeout: float = 600, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end and returns its exit code and what it printed. For `options` see `start`."""
+    """Run a command to its end; return its exit code and its output. For `options` see `start`."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         command = start(*arguments, stdout=out, stderr=err, **options)
         try:
@@ -208,14 +216,14 @@ def run(*arguments: str, timeout: float = 600, **options: Any) -> subprocess.Com
 
 
 def succeed(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command as `run` does, and asserts that it ends with 0."""
+    """Run a command as `run` does, and assert that its exit code is 0."""
     done = run(*arguments, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
 def run_alone(code: str, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Runs Python code in a process that begins with it, in the project's directory."""
+    """Run Python code in a new process, which is not forked, in the project's directory."""
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
@@ -226,7 +234,7 @@ def _text(file: IO[str]) -> str:
 
 
 class _Server:
-    """The process that commands are forked from, one for all workers of a suite; it ends with the last of them."""
+    """The process that commands are forked from. All workers of a test suite share it; it ends with the last one."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         suite = os.environ.get("PYTEST_XDIST_TESTRUNUID", os.getpid())
@@ -268,7 +276,7 @@ def _connected(address: str) -> socket.socket:
 
 
 def _serve(listener: socket.socket) -> None:
-    """Forks what each worker orders, until all have gone."""
+    """Fork the commands that workers request, until all workers have ended."""
     workers = selectors.DefaultSelector()
     workers.register(listener, selectors.EVENT_READ)
     while True:
@@ -284,7 +292,7 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _is_served(orders: socket.socket, workers: selectors.BaseSelector) -> bool:
-    """Forks the next of `orders`; returns False where they have ended."""
+    """Fork the next command from `orders`; return False if the connection was closed."""
     length, descriptors, _, _ = socket.recv_fds(orders, 4, 4)
     if not length:
         return False
@@ -308,7 +316,7 @@ def _is_served(orders: socket.socket, workers: selectors.BaseSelector) -> bool:
 
 
 def _watch(order: Mapping[str, Any], connection: int, out: int, err: int, *passed: int) -> None:
-    """Forks the command, and tells its process id and then its exit code."""
+    """Fork the command; send its process id, and then its exit code."""
     began = os.fork()
     if began == 0:
         os.close(connection)
@@ -323,7 +331,7 @@ def _watch(order: Mapping[str, Any], connection: int, out: int, err: int, *passe
 
 
 def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> None:
-    """Runs the command in this process, and ends it."""
+    """Run the command in this process, and end the process."""
     for number, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, err)):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""What Hydra makes of the options in `conf/`, composed once a process: for its tests, and for commands forked from it.
+"""Cache Hydra's compositions of the options in `conf/`, for the tests of a process and the commands forked from it.
 
-It would take a third of a second each time, hundreds of times. What a folder of one's own adds is composed anew.
+Each composition takes a third of a second, and the tests need hundreds. Folders of custom options are not cached.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _compose = Composer._base
 
 
 def remember() -> None:
-    """Has `Composer` compose each choice of options once."""
+    """Make `Composer` compose each choice of options once."""
     Composer._base = _base  # type: ignore[assignment, method-assign]
 
 
@@ -32,9 +32,9 @@ def _base(composer: Composer, options: tuple[str, ...]) -> Base:
 
 
 def compose_ahead(arguments: Sequence[str]) -> None:
-    """Composes the options that a command line chooses, which this process is about to fork."""
+    """Compose the options of a command line before this process forks the command."""
     chosen = tuple(word for word in arguments if word.partition("=")[0] in SCHEMAS and "," not in word)
     if chosen not in _ahead or not _known:
         _ahead.add(chosen)
-        with suppress(Exception):  # the command will say what is wrong
+        with suppress(Exception):  # the command will report the error
             Composer(read_arguments(chosen)).one()

@@ -1,7 +1,7 @@
-"""Followers that need not import MLflow, which takes three seconds of computing per run.
+"""Followers that do not import MLflow again, which would take three seconds of computing per run.
 
-Those of runs in the tests' own process are threads. Those of commands are forked (see `commands`). Tests of the
-follower itself start processes as users do.
+Runs in the process of the tests have a thread as their follower. Commands fork theirs (see `commands`). Tests of the
+follower itself start processes, as users do.
 """
 
 import gc
@@ -28,7 +28,7 @@ start_process = Follower._start
 
 
 class InThreads:
-    """In place of the follower's process, of the connection to it, and of its errors."""
+    """Replaces the follower's process and the connection to it by threads."""
 
     def __init__(self) -> None:
         self._command = FollowedCommand()
@@ -54,7 +54,7 @@ class InThreads:
 
 
 def start_threads(follower: Any) -> None:
-    """Replaces `Follower._start`."""
+    """Start threads instead of a process; replaces `Follower._start`."""
     follower._process = follower._connection = InThreads()
     follower._errors = io.BytesIO()
 
@@ -63,7 +63,7 @@ class Forked:
     """A child of this process, with the part of `subprocess.Popen` that `Follower` uses."""
 
     def __init__(self, command: Sequence[str], stderr: IO[bytes], pass_fds: Sequence[int], **_: Any) -> None:
-        """Fork a process that runs `python -P -m <module> <arguments>` in a session of its own."""
+        """Fork a process that runs `python -P -m <module> <arguments>` in a new session."""
         self._code: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
@@ -99,11 +99,11 @@ def _fork_by_server(command: Sequence[str], stderr: IO[bytes], pass_fds: Sequenc
 
 
 BY_SERVER = SimpleNamespace(Popen=_fork_by_server, DEVNULL=subprocess.DEVNULL)
-"""In place of `subprocess` in the module of the follower."""
+"""Replaces `subprocess` in the module of the follower."""
 
 
 def _become(arguments: Sequence[str], errors: int, kept: Sequence[int]) -> None:
-    """Run the module `arguments[0]` in this process as a process of its own would, and end this process."""
+    """Run the module `arguments[0]` in this process as if it were a new one, and end this process."""
     os.setsid()
     gc.freeze()  # a file of the command that became garbage would close a descriptor of this process
     signal.set_wakeup_fd(-1)

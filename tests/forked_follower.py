@@ -1,4 +1,4 @@
-"""A follower that `tests.commands` forks for the tests' own process: arguments are its connection and its seconds."""
+"""A follower that `tests.commands` forks for the process of the tests; arguments: its connection and seconds."""
 
 import os
 import sys

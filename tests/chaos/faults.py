@@ -1,9 +1,9 @@
-"""`python -m tests.chaos.faults`: kills real commands by SIGKILL, repeats them, and compares what they come to.
+"""`python -m tests.chaos.faults`: kill real commands by SIGKILL, repeat them, and compare their results.
 
-A case is a command, moments at which all of its processes are killed, and what its end must equal: that of a command
-that nobody killed. Of runs it is the weights, the optimizer's state and the history in MLflow, to the bit on one device
-and several, within 1e-6 on several workers; of sweeps and searches each job's metrics. The store then has each run
-once, FINISHED, with no step of a metric twice, and nothing was trained again once a run had FINISHED.
+A case is a command, and moments at which all of its processes are killed. Its results must equal those of an
+uninterrupted command. For runs, these are the weights, the optimizer's state and the history in MLflow: exactly on one
+or several devices, within 1e-6 on several workers. For sweeps and searches, they are the metrics of each job. MLflow
+must have each run once, FINISHED, without a repeated step of a metric, and a FINISHED run must not be trained again.
 """
 
 import argparse

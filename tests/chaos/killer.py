@@ -1,8 +1,9 @@
-"""A Keras callback that kills its own process where the environment's `FAULT` says; without it, nothing happens.
+"""A Keras callback that kills its own process at the moment in the environment variable `FAULT`, if it is set.
 
-`FAULT=step:40`: after step 40. `FAULT=epoch_end:2`: while the second epoch is being ended. `FAULT=writing:9`: while the
-checkpoint of step 9, or the first after it, is written but still has its temporary name.
-`FAULT_WORKER=1`: only in that worker of a cluster.
+- `FAULT=step:40`: after step 40.
+- `FAULT=epoch_end:2`: at the end of the second epoch, before it is complete.
+- `FAULT=writing:9`: when the checkpoint of step 9, or the first one after it, is written under its temporary name.
+- `FAULT_WORKER=1`: only in this worker of a cluster.
 """
 
 import json

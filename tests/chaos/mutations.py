@@ -1,7 +1,7 @@
-"""`python -m tests.chaos.mutations`: breaks the code in one line at a time, and runs the tests that must notice.
+"""`python -m tests.chaos.mutations`: break the code in one line at a time, and run the tests that must fail then.
 
-Each mutation is made in a copy of the tree. It is caught where a test fails. One that survives, or whose line is no
-longer in its file, is an error. `--tree` takes the code and its tests from elsewhere, such as another commit's.
+Each mutation is made in a copy of the source tree. It is an error if all of its tests pass, or if its line is no longer
+in its file. `--tree` names a different source tree, such as one of another commit.
 """
 
 import argparse
@@ -33,7 +33,7 @@ FOLLOWER = "tests/pipeline/tracking/test_follower.py"
 
 @dataclass(frozen=True)
 class Mutation:
-    """`old` stands once in the file at `path` and becomes `new`; of `tests`, arguments of pytest, one fails then."""
+    """A replacement of `old`, which occurs once in the file `path`, by `new`. One of `tests` must fail then."""
 
     path: str
     old: str

@@ -1,4 +1,4 @@
-"""A handful of what `make faults` does: real runs, killed by SIGKILL, end as if nobody had."""
+"""Some cases of `make faults`: real runs that are killed by SIGKILL and repeated equal uninterrupted runs."""
 
 from pathlib import Path
 

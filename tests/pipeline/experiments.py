@@ -97,7 +97,9 @@ def assert_refused(words: Sequence[str], message: str = "", is_replaced: bool = 
     """Assert that a command line is refused in one line, and that the suggestion in it passes the check.
 
     Args:
-        is_replaced: Whether what is to be typed stands for the last word, and not beside it.
+        words: The command line.
+        message: A pattern that the error must match.
+        is_replaced: Whether the suggestion replaces the last word; else it is added.
     """
     error = command_error(words)
     assert error is not None, words
@@ -142,7 +144,7 @@ def last(outputs: Path) -> Summary:
 def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT) -> Path:
     """Kill a run after its first checkpoint and repeat its command; return its `outputs` in `folder`.
 
-    Asserts that its weights are those of a run that nobody killed, to the bit.
+    The function asserts that its weights equal those of an uninterrupted run exactly.
     """
     given = (*given, "tracking=off", "deterministic=true", "train.checkpoint_every_steps=1")
     weights = []

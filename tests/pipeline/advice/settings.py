@@ -35,7 +35,7 @@ TEXTS = "data=text_folder data.dir=texts"
 TFDS = "data=tfds data.name=made data.dir=."
 
 MADE: Any = SimpleNamespace(name="made", full_name="made/1.0.0", splits={"train": None}, features={})
-"""What TFDS tells of a set with one split."""
+"""The metadata of a TFDS data set with one split."""
 
 
 def _refusal(call: Callable[..., object], *arguments: Any, **named: Any) -> UserError:

@@ -101,7 +101,7 @@ def own_step(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model
 
 
 class Largest(keras.metrics.Metric):
-    """The largest answer, which is no function of sums."""
+    """The largest output, which cannot be computed from sums."""
 
     def __init__(self, name: str = "largest") -> None:
         super().__init__(name=name)
@@ -223,7 +223,7 @@ def _adapted(folder: Path) -> tuple[UserError, str]:
 
 
 def _no_weights_here(folder: Path) -> tuple[UserError, str]:
-    """The network is one that cannot be built, which is no other case than one that cannot be downloaded."""
+    """Refuse a network that cannot be built. A network that cannot be downloaded is the same case."""
     network = _dense(keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)], name="backbone"))
     given = ModelSettings(network=ApplicationSettings(arguments={"nope": 1}), weights="imagenet")
     return _refusal(load_weights, network, given), "model=application model.weights=imagenet"
@@ -299,7 +299,7 @@ def spectral(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model
 
 
 def by_lambda(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-    """Return a network with a function that neither Keras nor LiteRT knows."""
+    """Return a network with a function that neither Keras nor LiteRT supports."""
     determinants = keras.layers.Lambda(lambda images: tf.linalg.det(images[..., 0])[:, None])
     return keras.Sequential([keras.Input(image_shape), determinants, keras.layers.Dense(num_classes)])
 

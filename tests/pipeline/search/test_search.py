@@ -120,7 +120,7 @@ def test_all_reports_name_the_best_of_the_complete_trials(searched: tuple[Path, 
 
 
 @pytest.mark.smoke
-def test_the_best_of_a_search_is_what_it_says(tmp_path: Path) -> None:
+def test_the_best_trial_is_chosen_by_the_goal_of_the_search(tmp_path: Path) -> None:
     """The comparison of a sweep would choose by a different metric or direction, or among pruned trials."""
     rates = ("0.0012345678901234", "0.0012345999999999", "0.5")
     losses = (0.3, 0.2, 0.1)
