@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
-from stages.data.examples import Batch, Examples
+from stages.data.examples import Example, SplitReader
 from stages.data.split import Split
 from stages.results import Augmentation, Dataset, Strategy
 from stages.seeds import derive
@@ -59,14 +59,14 @@ def training_input(
     return _input(dataset.train, batch_size, epochs, first_step, changes, fixed_shapes)
 
 
-def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Batch]:
+def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Example]:
     """Returns the batches of `source` for the replicas of `strategy`; no iterator over them has an autotuner."""
     _keep_autotuners_from_devices()  # also for one CPU, whose batches Keras' fit distributes again
     is_one = isinstance(strategy, tf.distribute.OneDeviceStrategy)
     if is_one and "CPU" in strategy.extended.worker_devices[0].upper():
         # Nothing has to be copied to it ahead, and TensorFlow traces 0.1 s to do so.
         return source(tf.distribute.InputContext())
-    batches: Iterable[Batch] = strategy.distribute_datasets_from_function(
+    batches: Iterable[Example] = strategy.distribute_datasets_from_function(
         lambda context: source(context).apply(_ENDLESS)
     )
     return batches
@@ -91,12 +91,12 @@ def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, 
     return _input(split, batch_size, passes, 0, None, fixed_shapes)
 
 
-def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Batch:
+def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Example:
     """Returns the global batch of a training's first step."""
     with tf.device("/cpu:0"):
         in_order = order(len(dataset.train), seed if dataset.is_shuffled else None, tf.constant(0, tf.int64))
         changes, first = RandomChanges(dataset, batch_size, seed), tf.constant(0, tf.int64)
-        return replica_batch(Examples.of_split(dataset.train), in_order, first, (0, 1), batch_size, changes)
+        return replica_batch(SplitReader.of(dataset.train), in_order, first, (0, 1), batch_size, changes)
 
 
 def passes(strategy: Strategy, split: Split, batch_size: int) -> tf.data.Iterator:
@@ -113,7 +113,7 @@ def _input(
 
     def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
         with tf.device("/cpu:0"):
-            examples = Examples.of_split(split)
+            reader = SplitReader.of(split)
         replicas = context.num_replicas_in_sync
         local_replicas = replicas // context.num_input_pipelines
         first_replica = context.input_pipeline_id * local_replicas
@@ -130,8 +130,8 @@ def _input(
             )
 
         @_as_written
-        def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Batch:
-            return replica_batch(examples, in_order, step, (replica, replicas), batch_size, changes, fixed_rows)
+        def batch(in_order: tf.Tensor, step: tf.Tensor, replica: tf.Tensor) -> Example:
+            return replica_batch(reader, in_order, step, (replica, replicas), batch_size, changes, fixed_rows)
 
         options = tf.data.Options()
         options.deterministic = True
@@ -146,14 +146,14 @@ def _input(
 
 
 def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
-    examples: "Examples",
+    reader: SplitReader,
     in_order: tf.Tensor,
     step: tf.Tensor,
     place: tuple[tf.Tensor | int, int],
     batch_size: int | tf.Tensor,
     changes: "RandomChanges | None" = None,
     fixed_rows: int | None = None,
-) -> Batch:
+) -> Example:
     """Returns the part of a replica of the global batch of `step` of the run.
 
     Args:
@@ -167,17 +167,17 @@ def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
     if fixed_rows is not None:
         missing = tf.maximum(fixed_rows - tf.size(rows), 0)
         rows, weights = tf.pad(rows, [[0, missing]])[:fixed_rows], tf.pad(weights, [[0, missing]])[:fixed_rows]
-    batch = batch_of_rows(examples, in_order[start : start + count], (rows, weights), step, changes)
+    batch = batch_of_rows(reader, in_order[start : start + count], (rows, weights), step, changes)
     return tf.nest.map_structure(lambda part: tf.ensure_shape(part, [fixed_rows, *part.shape[1:]]), batch)
 
 
 def batch_of_rows(
-    examples: "Examples",
+    reader: SplitReader,
     numbers: tf.Tensor,
     rows: tuple[tf.Tensor, tf.Tensor],
     step: tf.Tensor,
     changes: "RandomChanges | None",
-) -> Batch:
+) -> Example:
     """Returns some rows of the global batch of `step`.
 
     Args:
@@ -186,12 +186,12 @@ def batch_of_rows(
     """
     chosen, weights = rows
     if changes is None:
-        inputs, targets, *uniforms = examples.of(tf.gather(numbers, chosen))
+        inputs, targets, *uniforms = reader.read(tf.gather(numbers, chosen))
     else:
-        inputs, targets, *uniforms = changes.apply(examples, numbers, chosen, step)
-    if examples.weights is not None:
-        weights *= tf.gather(examples.weights, tf.gather(numbers, chosen))
-    return Batch(inputs, targets, weights, tuple(uniforms))
+        inputs, targets, *uniforms = changes.apply(reader, numbers, chosen, step)
+    if reader.weights is not None:
+        weights *= tf.gather(reader.weights, tf.gather(numbers, chosen))
+    return Example(inputs, targets, weights, tuple(uniforms))
 
 
 def augmented(inputs: Mapping[str, tf.Tensor], augmentation: Augmentation, uniforms: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -213,7 +213,7 @@ class RandomChanges:
     batch_size: int
     seed: int
 
-    def apply(self, examples: Examples, numbers: tf.Tensor, rows: tf.Tensor, step: tf.Tensor) -> tuple[Any, ...]:
+    def apply(self, reader: SplitReader, numbers: tf.Tensor, rows: tf.Tensor, step: tf.Tensor) -> tuple[Any, ...]:
         """Returns inputs and targets of `rows`, int64 [b], of the global batch of `step`.
 
         Targets are float32 [b, classes] where images are mixed. Where the training step is to augment, images are
@@ -232,7 +232,7 @@ class RandomChanges:
         if mixing is not None:  # a row that is also a partner, or a partner twice, is computed once
             partners = mixing.partners(rows, tf.size(numbers, tf.int64), key)
             needed, places = tf.unique(tf.concat([rows, partners], axis=0))
-        inputs, targets = examples.of(tf.gather(numbers, needed))
+        inputs, targets = reader.read(tf.gather(numbers, needed))
         if augmentation is not None:
             uniforms = tf.random.stateless_uniform([self.batch_size, augmentation.randoms], key("augment"))
             uniforms = tf.gather(uniforms, needed)

@@ -1,4 +1,4 @@
-"""Examples of a split as tensors: read by number, in the dtypes that networks take, and the structure of a batch."""
+"""Examples as tensors: a batch of them, and how they are read from a split in the dtypes of the network's inputs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,19 +15,17 @@ Reader = Callable[[tf.Tensor], tf.Tensor]
 """From examples of a split, int64 [b], to their values of a column as the network takes them, [b, ...]."""
 
 
-class Batch(NamedTuple):
-    """Examples of a replica, a structure of tensors.
-
-    inputs: by name, float32 or int32 [b, ...], such as images [b, H, W, C].
-    targets: int32 [b] or float32 [b, k]; of mixed images float32 [b, classes], rows that add up to 1.
-    weights: float64 [b], which add up to the number of examples, or to their weights, over all replicas.
-    uniforms: where the training step is to augment, the random numbers for it, float32 [b, randoms]; else nothing.
-    """
+class Example(NamedTuple):
+    """A batch of examples: a structure of tensors, with one row per example."""
 
     inputs: dict[str, tf.Tensor]
+    """The network's inputs by name, float32 or int32 [b, ...], such as images [b, H, W, C]."""
     targets: tf.Tensor
+    """int32 [b] or float32 [b, k]; float32 [b, classes], with rows that add up to 1, if images are mixed."""
     weights: tf.Tensor
+    """float64 [b]. Over all replicas they add up to the number of examples, or to the sum of their weights."""
     uniforms: tuple[tf.Tensor, ...] = ()
+    """Random numbers, float32 [b, randoms], if the training step has yet to change the examples; else empty."""
 
 
 def network_input(inputs: Mapping[str, tf.Tensor]) -> Any:
@@ -71,20 +69,21 @@ def in_memory(array: np.ndarray) -> tf.Tensor:
 
 
 @dataclass(frozen=True)
-class Examples:
-    """The examples of a split. weights: float64 [N], where they are not all alike."""
+class SplitReader:
+    """Reads examples of a split by number."""
 
     inputs: Mapping[str, Reader]
     targets: tf.Tensor
     weights: tf.Tensor | None = None
+    """float64 [N]; None if all examples count alike."""
 
     @classmethod
-    def of_split(cls, split: Split) -> "Examples":
+    def of(cls, split: Split) -> "SplitReader":
         readers = {name: reader(column) for name, column in split.inputs.items()}
         return cls(readers, tf.constant(split.targets), weights_of(split))
 
-    def of(self, examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns the inputs and targets of `examples`, int64 [b]."""
+    def read(self, examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Return the inputs and targets of `examples`, int64 [b]."""
         return {name: read(examples) for name, read in self.inputs.items()}, tf.gather(self.targets, examples)
 
 
@@ -99,7 +98,7 @@ def first_inputs(split: Split, count: int) -> Any:
     return network_input(first)
 
 
-def spec_of(dataset: Dataset) -> Batch:
+def spec_of(dataset: Dataset) -> Example:
     """Returns the shapes and dtypes of the batches of a training; weights are float64."""
     inputs = {
         name: tf.TensorSpec([None, *column.shape[1:]], network_dtype(column.dtype))
@@ -109,4 +108,4 @@ def spec_of(dataset: Dataset) -> Batch:
     spec = tf.TensorSpec([None, *targets.shape[1:]], targets.dtype)
     if dataset.mixing is not None:
         spec = tf.TensorSpec([None, dataset.task.outputs], tf.float32)
-    return Batch(inputs, spec, tf.TensorSpec([None], tf.float64))
+    return Example(inputs, spec, tf.TensorSpec([None], tf.float64))

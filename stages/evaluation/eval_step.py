@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from stages.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.data.batches import passes, places, steps_per_epoch
-from stages.data.examples import Batch, network_input
+from stages.data.examples import Example, network_input
 from stages.data.split import Split
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
@@ -127,7 +127,7 @@ def _compiled(
     """
     network, task = model.network, model.task
 
-    def score(batch: Batch) -> tf.Tensor:
+    def score(batch: Example) -> tf.Tensor:
         """Adds a replica's batch; returns the network's outputs, or the task's predictions, float32 [b, width]."""
         inputs, targets, weights, _ = batch
         outputs = network(network_input(inputs), training=False)

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.data.batches import share_of_replica
-from stages.data.examples import Batch, network_input
+from stages.data.examples import Example, network_input
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, penalties_in, seed_states
@@ -62,7 +62,7 @@ class Gradients:
     """
 
     def __init__(  # each is another fact of a step
-        self, model: Model, task: Task, settings: TrainSettings, batch: Batch, replicas: int, xla_rows: int | None
+        self, model: Model, task: Task, settings: TrainSettings, batch: Example, replicas: int, xla_rows: int | None
     ) -> None:
         """Traces the gradients of batches of the shapes and dtypes of `batch`, over `replicas`.
 
@@ -121,7 +121,7 @@ class Gradients:
                 )
             self._function = self._compute
 
-    def __call__(self, batch: Batch, step: tf.Tensor, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
+    def __call__(self, batch: Example, step: tf.Tensor, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
         """Returns the result of a replica's `batch` in `step` of the run.
 
         Args:
@@ -144,7 +144,7 @@ class Gradients:
         assert total is not None
         return total
 
-    def _result(self, batch: Batch, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
+    def _result(self, batch: Example, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
         """Returns the result of a part of a batch, by XLA if the part is of a usual size.
 
         XLA compiles each number of rows by itself, which takes longer than the one step of an epoch that needs it.
@@ -195,7 +195,7 @@ class Gradients:
         weights = np.ones(1) if split.weights is None else split.weights
         return float(np.mean(weights if by_target is None else weights * by_target.numpy())) or 1.0
 
-    def _part(self, batch: Batch, part: int) -> tuple[Batch, tf.Tensor]:
+    def _part(self, batch: Example, part: int) -> tuple[Example, tf.Tensor]:
         """Returns a part of the batch, for accumulation, and its first row in the batch."""
         if self._parts == 1:
             return batch, tf.constant(0, tf.int64)
@@ -214,7 +214,7 @@ class Gradients:
             for variable, seed in zip(self._variables.seeds, self._seeds, strict=True)
         ]
 
-    def _compute(self, batch: Batch, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
+    def _compute(self, batch: Example, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
         inputs, targets, weights = network_input(batch.inputs), batch.targets, batch.weights
         network, task = self.model.network, self._task
         by_target = task.weights(targets, self.dtype)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from stages.collectives import Totals
 from stages.data.batches import augmented, first_row_of_step, fixed_rows_of
-from stages.data.examples import Batch
+from stages.data.examples import Example
 from stages.data.split import Split
 from stages.optimization.exact_apply import EMA, prepare
 from stages.optimization.gradients import Gradients
@@ -58,7 +58,7 @@ class Step:
         self._are_means = [v.value.dtype.is_floating and v.aggregation != "sum" for v in gradients.state]
 
     @tf.autograph.experimental.do_not_convert  # no control flow for AutoGraph, half of a run's tracing
-    def __call__(self, batch: Batch, step: tf.Tensor) -> None:
+    def __call__(self, batch: Example, step: tf.Tensor) -> None:
         """Takes `step` of the run with its per-replica batch."""
         if batch.uniforms:  # not in `gradients`: XLA has no projective transform
             assert self._model.augmentation is not None, "the stage `model` comes before `augment`"

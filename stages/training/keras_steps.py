@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from stages.callbacks import numbers
 from stages.data.batches import distributed, training_input
-from stages.data.examples import Batch, network_input
+from stages.data.examples import Example, network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, seed_states
 from stages.networks.precision import keras_floats
@@ -108,7 +108,7 @@ class KerasStep:
     def begin(self, dataset: Dataset, settings: TrainSettings, first_step: int) -> "KerasStep":
         """Take the batches of the training loop from `first_step` on."""
 
-        def example(batch: Batch) -> tuple[Any, ...]:
+        def example(batch: Example) -> tuple[Any, ...]:
             weights = self._task.weights(batch.targets, tf.float64)
             inputs = self._model.network.scaled(network_input(batch.inputs))
             if dataset.train.weights is not None:

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from stages.data.batches import WITHOUT_AUTOTUNER, RandomChanges, batch_of_rows, order, steps_per_epoch
-from stages.data.examples import Examples, gathering, weights_of
+from stages.data.examples import SplitReader, gathering, weights_of
 from stages.optimization.train_step import Step
 from stages.results import Dataset, Strategy
 from stages.settings.train import TrainSettings
@@ -47,7 +47,7 @@ class Coordinated:
         def compiled(splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
             columns, targets, weights = next(splits)
             readers = {name: gathering(column) for name, column in columns.items()}
-            held = Examples(readers, targets, weights)
+            held = SplitReader(readers, targets, weights)
 
             for index in tf.range(-(-tf.size(examples) // size)):
                 in_batch = examples[index * size : (index + 1) * size]

@@ -20,7 +20,7 @@ import tensorflow as tf
 from stages.checkpoints.state import Clock
 from stages.data.batches import share_of_replica
 from stages.data.columns import Streamed
-from stages.data.examples import Batch
+from stages.data.examples import Example
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.optimization.gradients import rows_for_xla
@@ -77,7 +77,7 @@ def test_other_rows_and_steps_drop_other_units_and_the_same_ones_the_same() -> N
     dataset, where = real_digits(64), mirrored(2)
     loop = start(where, small_cnn(dataset, where, dropout=0.5), dataset, settings())
     pixels = tf.cast(dataset.train.images, tf.float32)
-    batch = Batch({"images": pixels}, tf.constant(dataset.train.targets), tf.ones([64]))
+    batch = Example({"images": pixels}, tf.constant(dataset.train.targets), tf.ones([64]))
 
     def loss(step: int, row: int) -> float:
         first_row = tf.constant(row, tf.int64)
@@ -247,7 +247,7 @@ def test_xla_is_left_out_for_fewer_rows_than_usual() -> None:
         setattr(gradients, name, partial(record, name, getattr(gradients, name)))
     for count in (16, 7):
         pixels = tf.cast(dataset.train.images[:count], tf.float32)
-        batch = Batch({"images": pixels}, tf.constant(dataset.train.targets[:count]), tf.ones([count]))
+        batch = Example({"images": pixels}, tf.constant(dataset.train.targets[:count]), tf.ones([count]))
         gradients(batch, tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(1.0))
     assert called == ["_compiled", "_function"]
 
