@@ -5,7 +5,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,9 @@ from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings, TfdsSettings
+from tests import commands
 from tests.conftest import ROOT, shared
+from tests.stages.data import preparing
 from tests.stages.experiments import elements
 from tests.stages.images import Telling, folder_of, settings, write
 
@@ -118,40 +119,21 @@ def test_a_streamed_set_gives_the_batches_of_one_in_memory(tmp_path: Path) -> No
     assert scalings[0].scale == scalings[1].scale
 
 
-SCRIPT = r"""
-import sys, time
-from pathlib import Path
-from stages.data import loading
-from stages.load import folders as module
-from tests.stages.images import settings
-encoded = loading._encoded
-def slow(files, where, number):
-    sys.stdout.write("decodes\n")  # at once: threads do not mix their lines
-    sys.stdout.flush()
-    time.sleep(0.05)
-    return encoded(files, where, number)
-loading._encoded = slow
-dataset = module.image_folder(settings(Path(sys.argv[1])), cache=Path(sys.argv[2]))
-print(dataset.fingerprint)
-"""
-
-
-def _process(root: Path, cache: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SCRIPT, str(root), str(cache)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def _process(root: Path, cache: Path) -> commands.Command:
+    return commands.start(str(root), str(cache), module=preparing.__name__, stdout=subprocess.PIPE)
 
 
 def test_of_several_processes_one_prepares_and_a_killed_one_leaves_nothing_half_done(tmp_path: Path) -> None:
     root, cache = folder_of(tmp_path / "images"), tmp_path / "cache"
     killed = _process(root, cache)
-    assert killed.stdout is not None
     assert killed.stdout.readline() == "decodes\n"
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     assert not list(cache.glob("images-*"))
     assert list(cache.glob(".partial-*"))
     processes = [_process(root, cache) for _ in range(2)]
-    answers = [process.communicate(timeout=120)[0].splitlines() for process in processes]
+    answers = [process.stdout.read().splitlines() for process in processes]
+    assert [process.wait(60) for process in processes] == [0, 0]
     assert sorted(lines.count("decodes") for lines in answers) == [0, 24]
     assert {lines[-1] for lines in answers} == {image_folder(settings(root)).fingerprint}
     assert not list(cache.glob(".partial-*"))
