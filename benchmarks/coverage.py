@@ -16,10 +16,11 @@ import numpy as np
 from benchmarks.page import markdown, put
 from stages.evaluation.by_task import report_numbers
 from stages.evaluation.classes import Predicted, estimates_of, intervals_of
-from stages.evaluation.estimates import ESTIMATES, Columns, by_example, parts_of
-from stages.evaluation.intervals import interval_of, reported
 from stages.evaluation.paired_tests import metric_difference
 from stages.evaluation.slice_tests import slice_tests
+from stages.metrics.estimates import Columns, parts_of
+from stages.metrics.intervals import reported
+from stages.metrics.known import KNOWN
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 
@@ -75,8 +76,8 @@ class Population:
         """Return the intervals that the project reports."""
         if self.differs is None:
             return _intervals(drawn[0], confidence)
-        first, second = (by_example(self.differs, columns)[np.newaxis] for columns in drawn)
-        found = metric_difference(first, second, True, level=confidence, metric=self.differs)
+        first, second = (KNOWN[self.differs].by_example(columns)[np.newaxis] for columns in drawn)
+        found = metric_difference(first, second, True, level=confidence, metric=KNOWN[self.differs])
         return {} if np.isnan(found.low) else {f"difference of {self.differs}": (found.low, found.high)}
 
 
@@ -258,7 +259,7 @@ def slice_errors(sizes: list[int], model: str, repeats: int, worse: bool = False
         columns = correct if is_counted else _of_numbers(np.zeros(count), values)
         columns = {**columns, "weight": weights} if "weights" in model else columns
         metric, least = ("accuracy", Classification.least) if is_counted else ("rmse", Regression.least)
-        signs = slice_tests(metric, columns, codes, least, 0.95)
+        signs = slice_tests(KNOWN[metric], columns, codes, least, 0.95)
         bad = signs[0][0] == (-1 if is_counted else 1)
         found += bool(bad if worse else np.concatenate(signs).any())
     return found / repeats
@@ -277,7 +278,7 @@ def slice_table(repeats: int) -> str:
 
 def _value(metric: str, columns: Columns) -> float:
     parts = parts_of(len(next(iter(columns.values()))), columns.get("weight"))
-    return ESTIMATES[metric](columns, parts)[0]
+    return KNOWN[metric].estimate(columns, parts)[0]
 
 
 def _values(columns: Columns) -> Values:
@@ -294,7 +295,7 @@ def _intervals(columns: Columns, confidence: float) -> Intervals:
     if "label" in columns:
         return intervals_of(Predicted.of(columns), confidence)
     if "predicted" in columns:
-        return reported({name: interval_of(name, columns, confidence) for name in ("macro_f1", "exact_match")})[0]
+        return reported({name: KNOWN[name].interval(columns, confidence) for name in ("macro_f1", "exact_match")})[0]
     return report_numbers(columns, ("y",), confidence).intervals
 
 

@@ -172,7 +172,7 @@ def build_callbacks(
     Raises:
         UserError: for a callback that cannot work with these settings.
     """
-    by_fit = [metric.__name__ for metric in task.metric_functions()]
+    by_fit = [*task.metric_functions()]
     trained = by_fit if isinstance(settings, FitSettings) else task.measured
     logs = [f"val_{name}" for name in ("loss", *task.measured)]
     logs += ["loss", *trained, *(metric.name for metric in metrics)]

@@ -12,13 +12,13 @@ from stages.evaluation.baseline import Baseline, baseline_of, trivial_of
 from stages.evaluation.by_column import check_settings, importance_of, is_quick, slices_of
 from stages.evaluation.by_task import has_known_columns, report_of
 from stages.evaluation.classes import Predicted, draw_classes
-from stages.evaluation.estimates import Columns
 from stages.evaluation.eval_step import BATCH, Scorer
-from stages.evaluation.intervals import NO_INTERVAL
 from stages.evaluation.predictions import NAME, check_finite, check_inputs, columns_of, write_predictions
 from stages.evaluation.report import Measured, Section
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
+from stages.metrics.estimates import Columns
+from stages.metrics.intervals import NO_INTERVAL
 from stages.plots.charts import plot_numbers
 from stages.reporter import Reporter
 from stages.results import Dataset, Evaluation, Model, Record, Strategy, Trained

@@ -18,7 +18,7 @@ from tests.conftest import COLLECTED, ROOT
 
 CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rglob("*.py")]
 
-VOCABULARY = ("declared", "errors", "reporter", "results", "reuse", "seeds", "settings", "tables", "targets")
+VOCABULARY = ("declared", "errors", "metrics", "reporter", "results", "reuse", "seeds", "settings", "tables", "targets")
 """Modules of `stages` that every folder and every stage may import, and that import none of them."""
 
 CONTRACTS = ("augmentations.mixing", "data.columns", "data.split", "features.images", "features.kinds", "tasks.task")

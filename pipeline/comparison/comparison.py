@@ -15,12 +15,12 @@ from pipeline.comparison.rows import Row, RunRecord, canonical, pair, rows_of
 from pipeline.comparison.words import metric_label
 from pipeline.runs.summary import is_lower_better
 from stages.errors import UserError
-from stages.evaluation.estimates import ERRORS
 from stages.evaluation.paired_tests import (
     MetricDifference,
     metric_difference,
     pooled_between_seeds,
 )
+from stages.metrics.known import KNOWN
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Comparison:
         """Return whether the interval of a difference from the baseline is narrow enough to show."""
         if difference.excludes_zero:
             return True
-        if difference.metric not in ERRORS:
+        if difference.higher_is_better:
             return difference.high - difference.low < MAX_WIDTH
         before = self.baseline.mean(f"test/{difference.metric}") if self.baseline else None
         low, high = ((before or 0.0) + end for end in (difference.low, difference.high))
@@ -232,7 +232,9 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
     pooled = pooled_between_seeds([np.stack([*row.by_seed(values).values()]) for row in known])
     pairs = {row: pair(base, row, values) for row in known if row is not base}
     differences = {
-        row: metric_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled, metric=metric)
+        row: metric_difference(
+            np.stack(both.first), np.stack(both.second), both.is_paired, pooled, metric=KNOWN[metric]
+        )
         for row, both in pairs.items()
     }
     return differences, warnings

@@ -127,7 +127,7 @@ class RunRecord:
             metric, values = read_by_example((self.summary.facts.tested_in or self.folder) / PREDICTIONS)
         except (OSError, ValueError, TypeError, KeyError):  # a damaged file can raise any of these
             return None
-        return values if metric == self.summary.primary else None
+        return values if metric.name == self.summary.primary else None
 
 
 def read_job(number: int, folder: Path, entry: Mapping[str, Any]) -> RunRecord:

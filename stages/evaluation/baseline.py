@@ -15,13 +15,16 @@ import numpy as np
 
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
-from stages.evaluation.by_task import is_imbalanced, means_of, metric_of, values_of
-from stages.evaluation.estimates import Columns, by_example
+from stages.evaluation.by_task import comparable, is_imbalanced, means_of, metric_of, values_of
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.report import some
 from stages.features.categories import CategoryFeature
 from stages.features.kinds import Schema, texts_of
 from stages.features.texts import TextFeature
+from stages.metrics.classes import LogLoss
+from stages.metrics.estimates import Columns
+from stages.metrics.metric import Metric
+from stages.metrics.numbers import R2
 from stages.reporter import safe_place
 from stages.results import Dataset
 from stages.tasks.classification import Classification
@@ -159,12 +162,12 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
     """
     task, train = dataset.task, dataset.train
     answer = means_of(train.targets, train.weights, len(task.names))
-    metrics: tuple[str, ...] = (metric_of(task), "log_loss")
+    metrics: tuple[Metric, ...] = (metric_of(task), LogLoss())
     has_loss, r2 = True, None
     if isinstance(task, Regression):
         model = f"the mean baseline (always the mean of {some(task.names)} in"
-        has_loss, metrics = False, ("rmse", "mae", "r2")
-        r2 = float(by_example("r2", predicted).mean())
+        has_loss, metrics = False, comparable(task)
+        r2 = float(R2().by_example(predicted).mean())
     elif isinstance(task, Classification):
         majority = int(answer.argmax())
         model = f'the majority-class baseline (always "{task.names[majority]}", {100 * answer[majority]:.1f}% of'
@@ -175,8 +178,8 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
     known = {name: predicted[name] for name in ("weight", "group", task.target) if name in predicted}
     rows = np.broadcast_to(answer.astype(np.float32), (len(predicted[task.target]), len(answer)))
     theirs = {**known, **task.columns(rows)}
-    values = {metric: float(by_example(metric, theirs).mean()) for metric in metrics}
-    by_loss = _difference("log_loss", theirs, predicted, confidence) if has_loss else None
+    values = {metric.name: float(metric.by_example(theirs).mean()) for metric in metrics}
+    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if has_loss else None
     difference = _difference(metric_of(task), theirs, predicted, confidence)
     return Trivial(model, values, difference, len(train), by_loss, r2, _no_better(task, theirs, predicted))
 
@@ -186,19 +189,19 @@ def _no_better(task: Task, theirs: Columns, ours: Columns) -> list[str]:
     if isinstance(task, Classification) or len(task.names) < 2:
         return []
 
-    def mean(metric: str, columns: Columns, place: int) -> float:
+    def mean(metric: Metric, columns: Columns, place: int) -> float:
         one = {name: column if column.ndim == 1 else column[:, [place]] for name, column in columns.items()}
-        return float(by_example(metric, one).mean())
+        return float(metric.by_example(one).mean())
 
     places = range(len(task.names))
     if isinstance(task, Regression):
-        return [task.names[place] for place in places if mean("r2", ours, place) <= 0]
-    losses = ([mean("log_loss", columns, place) for place in places] for columns in (ours, theirs))
+        return [task.names[place] for place in places if mean(R2(), ours, place) <= 0]
+    losses = ([mean(LogLoss(), columns, place) for place in places] for columns in (ours, theirs))
     return [name for name, our, their in zip(task.names, *losses, strict=True) if our >= their]
 
 
-def _difference(metric: str, theirs: Columns, ours: Columns, confidence: float) -> MetricDifference:
-    first, second = (by_example(metric, each)[np.newaxis] for each in (theirs, ours))
+def _difference(metric: Metric, theirs: Columns, ours: Columns, confidence: float) -> MetricDifference:
+    first, second = (metric.by_example(each)[np.newaxis] for each in (theirs, ours))
     found = metric_difference(first, second, True, level=confidence, metric=metric)
     return replace(found, examples=len(next(iter(ours.values()))))  # not of groups
 
@@ -226,7 +229,7 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.target)}
     theirs = {**known, **task.standard(fit, train.targets)}
     values = values_of(task, theirs, confidence, bins)
-    by_loss = _difference("log_loss", theirs, predicted, confidence) if is_imbalanced(dataset) else None
+    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if is_imbalanced(dataset) else None
     return Baseline(fit.name, values, _difference(metric, theirs, predicted, confidence), len(train), by_loss)
 
 

@@ -9,8 +9,6 @@ from stages.data.columns import evenly_spread
 from stages.data.examples import network_input
 from stages.errors import UserError
 from stages.evaluation.by_task import has_known_columns, is_imbalanced, metric_of, values_of
-from stages.evaluation.estimates import ERRORS, ESTIMATES, Columns, Sample, by_example
-from stages.evaluation.intervals import Result, interval_of
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.predictions import columns_of
 from stages.evaluation.report import Section, blank_where_nan
@@ -19,6 +17,10 @@ from stages.features.categories import CategoryFeature
 from stages.features.encoder import encoding
 from stages.features.kinds import Feature, texts_of
 from stages.features.numbers import NumberFeature
+from stages.metrics.classes import LogLoss
+from stages.metrics.estimates import Columns, Sample
+from stages.metrics.intervals import Result
+from stages.metrics.metric import Metric
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
 from stages.results import Dataset, Model
@@ -68,10 +70,10 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
         predicted: known columns of a file of predictions.
     """
     task, metric = dataset.task, metric_of(dataset.task)
-    sign = -1 if metric in ERRORS else 1
+    name, sign = metric.name, 1 if metric.higher_is_better else -1
     of_columns = {
-        column: list(_groups(np.asarray(dataset.test.features[name][:]), dataset.features[name]))
-        for column, name in check_slices(dataset, settings.slices).items()
+        column: list(_groups(np.asarray(dataset.test.features[feature][:]), dataset.features[feature]))
+        for column, feature in check_slices(dataset, settings.slices).items()
     }
     codes = [np.argmax([rows for _, rows in groups], axis=0) for groups in of_columns.values()]
     tests = slice_tests(metric, predicted, codes, task.least, settings.confidence)
@@ -81,48 +83,38 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
         for (value, rows), outcome in zip(groups, outcomes, strict=True)
     ]
     found: list[tuple[tuple[bool, float], list[object], dict[str, float]]] = []
-    for name, rows, outcome in slices:
+    for label, rows, outcome in slices:
         of_slice = {key: values[rows] for key, values in predicted.items()}
         weighed = rows if "weight" not in predicted else rows & (predicted["weight"] > 0)
         value: object = ""
         ends: Result = ""
         metrics: dict[str, float] = {}
         if weighed.any():
-            compared = _with_labels_of(predicted, rows) if metric == "macro_f1" else predicted
-            own = {key: values[rows] for key, values in compared.items()}
-            value, ends = ESTIMATES[metric](own, Sample.of(own).parts)[0], interval_of(metric, own, settings.confidence)
+            own = metric.of_slice(predicted, rows)
+            value, ends = metric.estimate(own, Sample.of(own).parts)[0], metric.interval(own, settings.confidence)
             metrics = values_of(task, of_slice, settings.confidence, settings.calibration_bins)
         is_told = min(weighed.sum(), len(rows) - weighed.sum()) >= task.least
         unclear = "no significant difference" if is_told else "too few examples"
         verdict = {1: "better", -1: "worse"}.get(outcome, unclear)
-        row = [name, int(rows.sum()), value, *(("", "") if isinstance(ends, str) else ends), verdict]
+        row = [label, int(rows.sum()), value, *(("", "") if isinstance(ends, str) else ends), verdict]
         found.append(((not is_told, sign * value if isinstance(value, float) else np.inf), row, metrics))
         safe_place()
     found.sort(key=lambda part: part[0])
-    names = dict.fromkeys(name for _, _, metrics in found for name in metrics if name != metric)
-    rows_of = [[*row, *(metrics.get(name, "") for name in names)] for _, row, metrics in found]
+    others = dict.fromkeys(other for _, _, metrics in found for other in metrics if other != name)
+    rows_of = [[*row, *(metrics.get(other, "") for other in others)] for _, row, metrics in found]
     note = (
-        f"low and high are the ends of the {100 * settings.confidence:g}% confidence interval of {metric}, if there is "
-        f"one. vs the rest: whether {metric} differs from that of all other test examples. The test accounts for the "
+        f"low and high are the ends of the {100 * settings.confidence:g}% confidence interval of {name}, if there is "
+        f"one. vs the rest: whether {name} differs from that of all other test examples. The test accounts for the "
         "number of slices: if no slice differs, the probability that any of them is reported as better or worse is at "
         f"most {100 * (1 - settings.confidence):.3g}%. Slices with fewer than {task.least} examples are not tested."
     )
-    header = ["slice", "examples", metric, "low", "high", "vs the rest", *names]
-    title = f"{metric} by slice of the test split, worst first ({_ends(settings.confidence)})"
+    header = ["slice", "examples", name, "low", "high", "vs the rest", *others]
+    title = f"{name} by slice of the test split, worst first ({_ends(settings.confidence)})"
     return Section("slices", title, note, [header, *rows_of])
 
 
 def _ends(confidence: float) -> str:
     return f"low to high: {100 * confidence:g}% CI"
-
-
-def _with_labels_of(predicted: Columns, rows: np.ndarray) -> Columns:
-    """Returns `predicted` without the labels that no example of `rows` has or is said to have: they have no F1."""
-    known = {name: predicted[name] for name in ("target", "predicted")}
-    is_there = np.logical_or(*(values[rows] for values in known.values())).any(axis=0)
-    if not is_there.any():
-        return predicted
-    return {**predicted, **{name: values[:, is_there] for name, values in known.items()}}
 
 
 def _groups(values: np.ndarray, feature: Feature) -> Iterator[tuple[str, np.ndarray]]:
@@ -176,7 +168,7 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     assert dataset.encoder is not None
     task, network, encode = model.task, model.on_one_device().network, encoding(dataset.encoder)
     test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
-    metric = "log_loss" if is_imbalanced(dataset) else metric_of(task)
+    metric: Metric = LogLoss() if is_imbalanced(dataset) else metric_of(task)
     batch = scoring_batch(network)
     columns = {name: column[:] for name, column in test.features.items()}
 
@@ -189,11 +181,11 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         parts = [predict(encode(given, slice(start, start + batch))) for start in range(0, len(test), batch)]
         answers = np.concatenate(parts)
         safe_place()
-        values = by_example(metric, columns_of(test, task, np.nan_to_num(answers))).astype(np.float64)
+        values = metric.by_example(columns_of(test, task, np.nan_to_num(answers))).astype(np.float64)
         # A class or a label would be predicted all the same.
         return values if np.isfinite(answers).all() else np.full_like(values, np.nan)
 
-    base, sign = of_examples({}), 1 if metric in ERRORS else -1
+    base, sign = of_examples({}), -1 if metric.higher_is_better else 1
     random = np.random.default_rng(0)
     orders = [random.permutation(len(test)) for _ in range(REPEATS)]
     found: list[tuple[str, Interval]] = []
@@ -204,14 +196,14 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
         found.append((feature.column_name(name), worse or Interval(rise, np.nan, np.nan)))
     found.sort(key=lambda part: -np.nan_to_num(part[1].difference, nan=-np.inf))
     note = (
-        f"How much worse {metric} becomes if the values of a column are shuffled ({REPEATS} times, {len(test):,} test "
-        f"examples). low and high are the ends of the {100 * confidence:g}% confidence interval. Columns with the same "
-        "information share their importance."
+        f"How much worse {metric.name} becomes if the values of a column are shuffled ({REPEATS} times, {len(test):,} "
+        f"test examples). low and high are the ends of the {100 * confidence:g}% confidence interval. Columns with the "
+        "same information share their importance."
     )
-    change = "increase" if metric in ERRORS else "decrease"
-    header = ("column", f"{metric} {change}", "low", "high")
+    change = "decrease" if metric.higher_is_better else "increase"
+    header = ("column", f"{metric.name} {change}", "low", "high")
     if any(np.isnan(part.difference) for _, part in found):
         note += " Blank: with this column shuffled, the network's predictions are not finite."
     table = [(name, *blank_where_nan(np.array([part.difference, part.low, part.high]))) for name, part in found]
-    title = f"column importance: {change} of {metric} if a column is shuffled ({_ends(confidence)})"
+    title = f"column importance: {change} of {metric.name} if a column is shuffled ({_ends(confidence)})"
     return Section("importance", title, note, [header, *table])

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from stages.evaluation.classes import Predicted, metrics_of, report_classes
-from stages.evaluation.estimates import ESTIMATES, Columns, Estimate, Sample, mean_of, number_estimates
-from stages.evaluation.intervals import interval_of, metric_interval, reported
 from stages.evaluation.report import Measured, blank_where_nan, some
+from stages.metrics.estimates import Columns, Sample
+from stages.metrics.intervals import Result, reported
+from stages.metrics.labels import ExactMatch, MacroF1
+from stages.metrics.metric import Metric
+from stages.metrics.numbers import R2, Mae, Rmse
 from stages.results import Dataset
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
@@ -31,10 +34,14 @@ def has_known_columns(task: Task) -> bool:
     return expected.items() <= found.items() and task.target == STANDARD[task.kind].target
 
 
-def metric_of(task: Task) -> str:
-    """Returns the metric that known columns tell of any examples: the first one of the task, or of its kind."""
-    known = STANDARD[task.kind].metrics
-    return task.primary if task.primary in known else known[0]
+def comparable(task: Task) -> tuple[Metric, ...]:
+    """Return the metrics of the task that have an interval, and by which predictions can be compared."""
+    return tuple(metric for metric in task.metrics if metric.has_estimate)
+
+
+def metric_of(task: Task) -> Metric:
+    """Return the metric by which predictions are compared: the primary one, or the first one that allows it."""
+    return task.primary_metric if task.primary_metric.has_estimate else comparable(task)[0]
 
 
 IMBALANCED = 0.7
@@ -58,33 +65,37 @@ def is_imbalanced(dataset: Dataset) -> bool:
 
 
 def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Measured:
-    """Returns the metrics of the columns of a file of predictions, for a task of the project or one that extends it.
+    """Return the metrics of the columns of a file of predictions, for a task of the project or one that extends it.
 
     Args:
         bins: of the calibration error.
     """
+    metrics = comparable(task)
     if isinstance(task, Classification):
-        return report_classes(columns, task.names, confidence, bins)
+        return report_classes(columns, task.names, confidence, bins, metrics)
     if isinstance(task, MultiLabel):
-        return report_labels(columns, task.names, confidence)
-    return report_numbers(columns, task.names, confidence)
+        return report_labels(columns, task.names, confidence, metrics)
+    return report_numbers(columns, task.names, confidence, metrics)
 
 
 def values_of(task: Task, columns: Columns, confidence: float, bins: int) -> dict[str, float]:
-    """Returns the metrics of predictions by name, without intervals of classes, which take longest."""
+    """Return the metrics of predictions by name, without intervals of classes, which take longest."""
     if isinstance(task, Classification):
-        return metrics_of(Predicted.of(columns), bins)[0]
+        return {**metrics_of(Predicted.of(columns), bins)[0], **values_by_name(comparable(task), columns)}
     return {**report_of(task, columns, confidence, bins).values}
 
 
-def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
-    """Returns the metrics of predicted labels.
+def report_labels(
+    columns: Columns, names: Sequence[str], confidence: float, metrics: Sequence[Metric] = (MacroF1(), ExactMatch())
+) -> Measured:
+    """Return the metrics of predicted labels.
 
     A label that never holds and is never predicted has an F1 of 0; ROC-AUC and average precision are over the labels
     that some examples have and others have not.
 
     Args:
         columns: `target` and `predicted`, int32 [n, k], `probabilities`, float32 [n, k], and `weight`, if any.
+        metrics: Those of the task.
     """
     from sklearn import metrics as sk  # some tenths of a second
 
@@ -100,8 +111,7 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
 
     every = range(len(names))
     of_labels = {"f1": np.array([joint(sk.f1_score, predicted, [place], zero_division=0) for place in every])}
-    parts = Sample.of(columns).parts
-    values = {name: ESTIMATES[name](columns, parts)[0] for name in ("macro_f1", "exact_match")}
+    values = values_by_name(metrics, columns)
     values["micro_f1"] = joint(sk.f1_score, predicted, every, zero_division=0)
     scores = (("roc_auc", sk.roc_auc_score), ("average_precision", sk.average_precision_score))
     for name, score in scores if len(ranked) else ():
@@ -110,9 +120,7 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
             of_labels[name][place] = joint(score, probabilities, [place])
         values[f"macro_{name}"] = float(of_labels[name][ranked].mean())
         values[f"micro_{name}"] = joint(score, probabilities, ranked)
-    intervals, reasons = reported(
-        {name: interval_of(name, columns, confidence) for name in ("macro_f1", "exact_match")}
-    )
+    intervals, reasons = reported({metric.name: metric.interval(columns, confidence) for metric in metrics})
     left_out = [name for place, name in enumerate(names) if place not in ranked]
     notes = [
         f"all test examples have the same value of {some(left_out)}, so ROC-AUC and average precision do not include it"
@@ -124,29 +132,40 @@ def report_labels(columns: Columns, names: Sequence[str], confidence: float) -> 
     return Measured(values=values, intervals=intervals, notes=notes, tables={"by_label": table})
 
 
-def report_numbers(columns: Columns, names: Sequence[str], confidence: float) -> Measured:
-    """Returns the metrics of targets and predictions; of several targets their means, and those of each.
+def report_numbers(
+    columns: Columns, names: Sequence[str], confidence: float, metrics: Sequence[Metric] = (Rmse(), Mae(), R2())
+) -> Measured:
+    """Return the metrics of targets and predictions; for several targets their means, and those of each.
 
     Args:
         columns: `target` and `prediction`, float32 [n, k] each, and `weight`, if any.
+        metrics: Those of the task.
     """
     from sklearn.metrics import median_absolute_error  # some tenths of a second
 
     targets, answers = (np.asarray(columns[name], np.float64) for name in ("target", "prediction"))
     weights = columns.get("weight")
-    sample = Sample.of(columns)
-    by_target = [number_estimates(targets[:, place], answers[:, place], sample.parts) for place in range(len(names))]
-    estimates: dict[str, Estimate] = {}
     several = len(names) > 1
-    for metric in ("rmse", "mae", "r2"):
-        estimates[metric] = mean_of([part[metric] for part in by_target])
-        if several:
-            estimates |= {f"{metric}/{name}": part[metric] for name, part in zip(names, by_target, strict=True)}
-    values = {name: value for name, (value, _) in estimates.items()}
+    values: dict[str, float] = {}
+    results: dict[str, Result] = {}
+    for metric in metrics:
+        of_targets = {f"{metric.name}/{name}": _of_target(columns, place) for place, name in enumerate(names)}
+        for name, part in {metric.name: columns, **(of_targets if several else {})}.items():
+            values[name] = metric.estimate(part, Sample.of(part).parts)[0]
+            results[name] = metric.interval(part, confidence)
     if weights is None or weights.any():
         medians = median_absolute_error(targets, answers, sample_weight=weights, multioutput="raw_values")
         for name, error in zip(names, medians, strict=True):
             values["median_error" + f"/{name}" * several] = float(error)
-    results = {name: metric_interval(name, estimate, sample, confidence) for name, estimate in estimates.items()}
     intervals, reasons = reported(results)
     return Measured(values=values, intervals=intervals, notes=reasons)
+
+
+def _of_target(columns: Columns, place: int) -> Columns:
+    """Return the columns of one of several targets."""
+    return {name: column if column.ndim == 1 else column[:, [place]] for name, column in columns.items()}
+
+
+def values_by_name(metrics: Sequence[Metric], columns: Columns) -> dict[str, float]:
+    """Return the metrics of columns of predictions."""
+    return {metric.name: metric.estimate(columns, Sample.of(columns).parts)[0] for metric in metrics}

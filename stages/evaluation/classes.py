@@ -2,7 +2,7 @@
 
 Fractions of examples have the exact binomial interval, means over classes one from Wilson's of each class. Others have
 one by the influence of each example: the derivative of the metric by the example's weight (Hampel, JASA 69, 1974), for
-ROC-AUC DeLong's estimate (Biometrics 44, 1988); see `stages.evaluation.intervals`.
+ROC-AUC DeLong's estimate (Biometrics 44, 1988); see `stages.metrics.intervals`.
 
 The expected calibration error has none: it is biased upward by about its own spread, and so is every resample of it.
 `python -m benchmarks.coverage` measures how often each interval holds the truth.
@@ -15,17 +15,20 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.evaluation.estimates import (
-    LEAST_OF_CLASS,
-    LEAST_PROBABILITY,
-    Columns,
-    Estimate,
-    Sample,
-    mean_estimate,
-    parts_of,
-)
-from stages.evaluation.intervals import Ends, Fractions, Result, fractions_of, mean_interval, metric_interval, reported
 from stages.evaluation.report import Measured, blank_where_nan, some
+from stages.metrics.classes import Accuracy, LogLoss
+from stages.metrics.estimates import LEAST_OF_CLASS, Columns, Estimate, Sample, mean_estimate, parts_of
+from stages.metrics.intervals import (
+    Ends,
+    Fractions,
+    Result,
+    fraction_interval,
+    fractions_of,
+    influence_interval,
+    mean_interval,
+    reported,
+)
+from stages.metrics.metric import Metric
 from stages.plots.charts import drawable, plot_confusion, plot_reliability
 from stages.plots.galleries import plot_batch
 from stages.reporter import safe_place
@@ -109,14 +112,19 @@ class Predicted:
         return self.labels == self.predicted
 
 
-def report_classes(columns: Columns, names: Sequence[str], confidence: float, bins: int) -> Measured:
-    """Returns the metrics of predicted classes.
+def report_classes(
+    columns: Columns, names: Sequence[str], confidence: float, bins: int, metrics: Sequence[Metric] = (Accuracy(),)
+) -> Measured:
+    """Return the metrics of predicted classes.
 
     Args:
         columns: `label` and `predicted`, int32 [n], `probabilities`, float32 [n, classes], and `weight`, if any.
+        metrics: Those of the task.
     """
     predicted = Predicted.of(columns)
-    metrics, by_class = metrics_of(predicted, bins)
+    more, by_class = metrics_of(predicted, bins)
+    values = {metric.name: metric.estimate(columns, predicted.parts)[0] for metric in metrics}
+    results = {metric.name: metric.interval(columns, confidence) for metric in metrics}
     absent = [name for name, examples in zip(names, predicted.support, strict=True) if not examples]
     notes = [
         f"the test split has no example of {len(absent)} of {len(names)} classes ({some(absent)}), so ROC-AUC and "
@@ -124,9 +132,9 @@ def report_classes(columns: Columns, names: Sequence[str], confidence: float, bi
     ]
     rows = zip(names, *map(blank_where_nan, by_class.values()), map(int, predicted.support), strict=True)
     table = [("class", *by_class, "examples"), *rows]
-    intervals, reasons = reported(results_of(predicted, confidence))
+    intervals, reasons = reported({**results_of(predicted, confidence), **results})
     notes = [*(notes if absent else []), *reasons]
-    return Measured(values=metrics, intervals=intervals, notes=notes, tables={"by_class": table})
+    return Measured(values={**more, **values}, intervals=intervals, notes=notes, tables={"by_class": table})
 
 
 def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
@@ -205,8 +213,12 @@ def results_of(predicted: Predicted, confidence: float) -> dict[str, Result]:
         for name, (estimate, fractions) in _of_classes(predicted).items()
     }
     for name, estimate in estimates_of(predicted).items():
-        if name not in results:
-            results[name] = metric_interval(name, estimate, sample, confidence)
+        if name in ("accuracy", "top5_accuracy"):
+            results[name] = fraction_interval(estimate, sample, confidence)
+        elif name == "log_loss":
+            results[name] = LogLoss().ends(estimate, sample, confidence)
+        elif name not in results:
+            results[name] = influence_interval(estimate, sample, confidence)
     if "roc_auc" not in results and len(predicted.averaged):
         results |= dict.fromkeys(("roc_auc", "average_precision"), f"{rare}, or of all other classes")
     return results
@@ -219,8 +231,8 @@ def estimates_of(predicted: Predicted) -> dict[str, Estimate]:
         fractions["top5_accuracy"] = predicted.is_in_top
     found = {name: mean_estimate(is_hit, predicted.parts) for name, is_hit in fractions.items()}
     found |= {name: estimate for name, (estimate, _) in _of_classes(predicted).items()}
-    losses = -np.log(np.clip(predicted.of_label, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY).astype(np.float64))
-    return found | _of_rankings(predicted) | {"log_loss": mean_estimate(losses, predicted.parts)}
+    columns = {"label": np.zeros(len(predicted), np.int64), "probabilities": predicted.of_label[:, np.newaxis]}
+    return found | _of_rankings(predicted) | {"log_loss": LogLoss().estimate(columns, predicted.parts)}
 
 
 def _of_classes(predicted: Predicted) -> dict[str, tuple[Estimate, Fractions]]:

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stages.evaluation.estimates import ERRORS
-from stages.evaluation.intervals import difference_reach
+from stages.metrics.classes import Accuracy
+from stages.metrics.intervals import difference_reach
+from stages.metrics.metric import Metric
 
 MINUS = "\N{MINUS SIGN}"
 
 LEVEL = 0.95
 
-FRACTIONS = ("accuracy", "exact_match", "macro_f1")
-"""Metrics between 0 and 1, so that no difference is larger than 1."""
+ACCURACY = Accuracy()
 
 
 class Part(NamedTuple):
@@ -51,6 +51,7 @@ class MetricDifference(Interval):
     p: McNemar's, of the accuracy; None of other metrics. seeds: how many of each setting, the smaller number.
     of_settings: whether the interval knows how seeds vary; False: it is about the trained models alone.
     is_same: whether runs of the same seeds do equally well on every single example. level: of the interval.
+    higher_is_better: of the metric.
     """
 
     p: float | None
@@ -60,11 +61,12 @@ class MetricDifference(Interval):
     is_same: bool
     metric: str
     level: float
+    higher_is_better: bool
 
     @property
     def is_better(self) -> bool:
         """Whether the second setting is better, by however little."""
-        return self.difference < 0 if self.metric in ERRORS else self.difference > 0
+        return self.difference > 0 if self.higher_is_better else self.difference < 0
 
     @property
     def reason(self) -> str:
@@ -76,7 +78,7 @@ class MetricDifference(Interval):
         """The difference, with its interval."""
         value, low, high = (changed(self.metric, part) for part in (self.difference, self.low, self.high))
         ends = f"no interval: {self.reason}" if math.isnan(self.low) else f"{100 * self.level:g}% CI {low} to {high}"
-        better = "; lower is better" if self.metric in ERRORS else ""
+        better = "" if self.higher_is_better else "; lower is better"
         return f"{value}{unit_of(self.metric)} ({ends}{better})"
 
 
@@ -100,7 +102,7 @@ def metric_difference(
     paired: bool,
     pooled: Sequence[Part] | None = None,
     level: float = LEVEL,
-    metric: str = "accuracy",
+    metric: Metric = ACCURACY,
 ) -> MetricDifference:
     """Compare two settings on the same test examples.
 
@@ -108,7 +110,7 @@ def metric_difference(
     seeds, beyond what differing on single examples gives it: the variance of a two-way layout of seeds and examples,
     both random (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4).
 
-    The part of the examples is not nearer than `difference_reach` of `stages.evaluation.intervals` has it: few of them
+    The part of the examples is not nearer than `difference_reach` of `stages.metrics.intervals` has it: few of them
     may decide, and models that agree on all have no variance.
 
     The interval of an accuracy includes 0 wherever the test of no difference does not reject: the examples that differ
@@ -116,14 +118,14 @@ def metric_difference(
 
     Args:
         first: a value of each test example for each run of the first setting, [runs, n], the metric is their mean:
-            bool, whether it is correct, or as `by_example` of `stages.evaluation.estimates` returns it; of a single
+            bool, whether it is correct, or as `Metric.by_example` returns it; of a single
             float the interval has no ends.
         second: the same of the second setting.
         paired: whether the runs of both are of the same seeds, in the same order, so that what a seed does to both
             settings falls away.
         pooled: what `pooled_between_seeds` returns for the settings that have several runs; a setting with a single
             run takes it.
-        level: of the interval. metric: its name.
+        level: of the interval. metric: their metric.
     """
     by_example = second.mean(axis=0) - first.mean(axis=0)
     freedom = max(len(by_example) - 1, 1)
@@ -146,8 +148,7 @@ def metric_difference(
     p = mcnemar_p(first, second) if is_counted else None
     if p is not None and max(p, _least_p(first, second)) > 1 - level:
         low, high = min(low, 0.0), max(high, 0.0)
-    if metric in FRACTIONS:
-        low, high = max(low, -1.0), min(high, 1.0)
+    low, high = max(low, -metric.span), min(high, metric.span)
     return MetricDifference(
         difference,
         low,
@@ -157,8 +158,9 @@ def metric_difference(
         len(by_example),
         of_settings=not singles or pooled is not None,
         is_same=paired and bool(np.array_equal(first, second)),
-        metric=metric,
+        metric=metric.name,
         level=level,
+        higher_is_better=metric.higher_is_better,
     )
 
 

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.estimates import by_example
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, numbers_of
 from stages.features.kinds import IMAGES
+from stages.metrics.known import KNOWN
+from stages.metrics.metric import Metric
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
 from stages.tasks.task import Task
@@ -45,16 +46,17 @@ def read_columns(path: Path, without: Sequence[str] = ("example", "file")) -> di
     return columns
 
 
-def read_by_example(path: Path) -> tuple[str, np.ndarray]:
-    """Returns the metric by which the predictions at `path` are compared, and its values of `by_example`.
+def read_by_example(path: Path) -> tuple[Metric, np.ndarray]:
+    """Return the metric by which the predictions at `path` are compared, and its value for each example.
 
     Raises:
-        KeyError: where nothing is known of each example for that metric, or one has no finite value.
+        KeyError: If nothing is known of each example for that metric, or a value is not finite.
     """
-    metric = (pq.read_schema(regular_file(path)).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
-    values = by_example(metric, read_columns(path, ("example", "file", "probabilities")))
+    name = (pq.read_schema(regular_file(path)).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
+    metric = KNOWN[name]
+    values = metric.by_example(read_columns(path, ("example", "file", "probabilities")))
     if not np.isfinite(values).all():
-        raise KeyError(f"{metric} is not finite")
+        raise KeyError(f"{name} is not finite")
     return metric, values
 
 
@@ -180,7 +182,7 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDif
     """
     (metric, ours), (of_other, theirs) = read_by_example(path), read_by_example(other)
     if of_other != metric:
-        raise KeyError(f"different metrics: {metric} and {of_other}")
+        raise KeyError(f"different metrics: {metric.name} and {of_other.name}")
     if len(ours) != len(theirs):
         raise KeyError("only one of them has groups")
     return metric_difference(theirs[np.newaxis], ours[np.newaxis], True, level=confidence, metric=metric)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stages.evaluation.estimates import ESTIMATES, Columns, Sample
+from stages.metrics.estimates import Columns, Sample
+from stages.metrics.metric import Metric
 from stages.reporter import safe_place
 
 DRAWS = 399
@@ -16,7 +17,7 @@ WORK = 4e7
 
 
 def slice_tests(
-    metric: str, columns: Columns, codes: Sequence[np.ndarray], least: int, confidence: float
+    metric: Metric, columns: Columns, codes: Sequence[np.ndarray], least: int, confidence: float
 ) -> list[np.ndarray]:
     """Return for each slice whether its metric is higher (1) or lower (-1) than that of all other examples, else 0.
 
@@ -40,11 +41,10 @@ def slice_tests(
         return [np.zeros(size, int) for size in sizes]
     known = {name: column[counted] for name, column in columns.items()}
     sample = Sample.of(known)
-    value, influences = ESTIMATES[metric](known, sample.parts)
-    is_fraction = metric in ("accuracy", "exact_match")
+    value, influences = metric.estimate(known, sample.parts)
     if sample.groups is not None:
         statistics, p = _by_group(influences - influences.mean(), sample.groups, codes, is_told, confidence)
-    elif is_fraction and not np.ptp(sample.parts):
+    elif metric.is_fraction and not np.ptp(sample.parts):
         statistics, p = _fisher((value + influences) > 0.5, codes, is_told)
     else:
         statistics, p = _by_permutation(influences - influences.mean(), codes, is_told, confidence)

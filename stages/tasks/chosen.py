@@ -15,9 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.metrics.keras_metric import KerasMetric
+from stages.metrics.metric import Metric
 from stages.targets import class_at, imported, made
 from stages.tasks.classification import Classification
-from stages.tasks.task import OwnLoss, OwnMetric, Task
+from stages.tasks.task import OwnLoss, Task
 
 if TYPE_CHECKING:
     from stages.settings.train import TaskSettings
@@ -117,33 +119,39 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     return loss
 
 
-def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.ndarray) -> OwnMetric:
-    """Returns the metric that `task.metrics` names.
+def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.ndarray) -> Metric:
+    """Return the metric that `task.metrics` names: a metric of Keras, or a `Metric` of the project's kind.
 
     Args:
-        targets: some of the training split, on which it is tried.
+        entry: `_target_` and arguments.
+        place: Its place in `task.metrics`.
+        targets: Some of the training split, on which it is tried.
 
     Raises:
-        UserError: where it cannot be made or called, is no number, or is no function of sums.
+        UserError: If it cannot be created or called, is not one number, or cannot be computed from sums.
     """
     where = f"task.metrics[{place}]"
     arguments = {str(name): value for name, value in entry.items() if name != "_target_"}
     target = str(entry["_target_"])
     expected, fix = (
-        "a keras.metrics.Metric with arguments that it accepts",
+        "a keras.metrics.Metric, or a stages.metrics.metric.Metric, with arguments that it accepts",
         "'task.metrics=[{_target_: keras.metrics.AUC}]'",
     )
-    metric = made(keras.metrics.Metric, target, f"{where} {target}", expected, fix, **arguments)
-    plain = re.sub(r"_\d+$", "", metric.name)
-    if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
-        metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
-    if task.answer == Classification.answer and _takes_logits(type(metric), vars(metric), arguments):
-        problem = f"{where}: {target} has from_logits=true, but metrics receive probabilities"
-        raise UserError(problem, "", "from_logits: false")
+    metric = made(object, target, f"{where} {target}", expected, fix, **arguments)
+    if isinstance(metric, keras.metrics.Metric):
+        plain = re.sub(r"_\d+$", "", metric.name)
+        if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
+            metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
+        if task.answer == Classification.answer and _takes_logits(type(metric), vars(metric), arguments):
+            problem = f"{where}: {target} has from_logits=true, but metrics receive probabilities"
+            raise UserError(problem, "", "from_logits: false")
+        metric = KerasMetric(metric)
+    elif not isinstance(metric, Metric):
+        raise UserError(f"{where} {target} is not a metric", expected, fix)
     if metric.name in (*task.measured, "loss") or not metric.name.replace("_", "").isalnum():
         problem = f"{where}: the name {metric.name} is used by a different metric, or cannot be used as a name"
         raise UserError(problem, "a different name of letters, digits and _", "name: mine")
-    return tried(OwnMetric(metric), f"{where}: {target}", task, targets)
+    return tried(metric, f"{where}: {target}", task, targets)
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:
@@ -151,32 +159,29 @@ def _free_name(name: str, taken: Sequence[str]) -> str:
     return next(one for one in numbered if one not in taken)
 
 
-def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMetric:
-    """Returns the metric, whose states of two halves of some examples add up to the state of all.
+def tried(metric: Metric, where: str, task: Task, targets: np.ndarray) -> Metric:
+    """Return the metric, whose sums over two halves of some examples add up to the sums over all of them.
 
     Raises:
-        UserError: where they do not, or the metric is not one number.
+        UserError: If they do not, or the metric is not one number.
     """
     rows = np.arange(2 * HALF) % len(targets)
-    outputs = _outputs(task, len(rows))
-    true, answers = task.of_own_metrics(tf.constant(targets[rows]), outputs)
+    columns = task.known(tf.constant(targets[rows]), _outputs(task, len(rows)))
     weights = tf.constant(1 + np.arange(len(rows)) % 3, tf.float32)
     try:
-        own.metric.update_state(true, answers, sample_weight=weights)  # some make their state only now
-        own.metric.reset_state()
-        is_zero = all(not np.any(keras.ops.convert_to_numpy(one)) for one in own.metric.variables)
-        halves = [own.add(true[part], answers[part], weights[part]) for part in (slice(HALF), slice(HALF, None))]
-        whole = own.add(true, answers, weights)
-        own.score(whole)
+        is_zero = not isinstance(metric, KerasMetric) or metric.starts_at_zero(columns, weights)
+        parts = [_sums(metric, columns, weights, part) for part in (slice(HALF), slice(HALF, None), slice(None))]
+        metric.value({**parts[2], "examples": np.sum(weights)})
     except Exception as error:  # a metric may be anything
         reason = " ".join(str(error).split())[:200]
+        true, answers = (tuple(columns[name].shape) for name in ("y_true", "y_pred"))
         raise UserError(
-            f"{where} cannot be computed from targets of shape {tuple(true.shape)} and predictions of shape "
-            f"{tuple(answers.shape)} ({reason})",
+            f"{where} cannot be computed from targets of shape {true} and predictions of shape {answers} ({reason})",
             "a metric that returns one number for these. Keras' Sparse metrics need other targets",
             "task.metrics=[]",
         ) from error
-    adds_up = is_zero and all(np.allclose(halves[0][name] + halves[1][name], whole[name], 1e-4, 1e-5) for name in whole)
+    first, second, whole = parts
+    adds_up = is_zero and all(np.allclose(first[name] + second[name], whole[name], 1e-4, 1e-5) for name in whole)
     if not adds_up:
         raise UserError(
             f"{where} cannot be computed from sums: its states for two halves of the examples do not add up to its "
@@ -184,7 +189,12 @@ def tried(own: OwnMetric, where: str, task: Task, targets: np.ndarray) -> OwnMet
             "a metric whose update_state adds to variables that start at 0. Compute any other from predictions.parquet",
             "task.metrics=[]",
         )
-    return own
+    return metric
+
+
+def _sums(metric: Metric, columns: Mapping[str, tf.Tensor], weights: tf.Tensor, part: slice) -> dict[str, np.ndarray]:
+    some = {name: column[part] for name, column in columns.items()}
+    return {name: value.numpy() for name, value in metric.sums(some, weights[part]).items()}
 
 
 def _outputs(task: Task, count: int) -> tf.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -11,7 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
-from stages.tasks.task import OwnMetric, Task
+from stages.metrics.classes import Accuracy
+from stages.metrics.keras_metric import KerasMetric
+from stages.metrics.metric import Metric
+from stages.tasks.task import Task
 
 if TYPE_CHECKING:
     from stages.settings.train import TrainSettings
@@ -112,8 +115,6 @@ class Classification(Probabilities):
 
     kind: ClassVar[str] = "classification"
     primary: ClassVar[str] = "accuracy"
-    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
-    higher: ClassVar[tuple[str, ...]] = ("accuracy",)
     target: ClassVar[str] = "label"
     named: ClassVar[str] = "classes"
     least: ClassVar[int] = 30
@@ -124,7 +125,7 @@ class Classification(Probabilities):
     def with_single_logit(self) -> Self:
         """Returns the task of two classes with one output, and with the area under the ROC curve as a metric."""
         one = replace(self, single_logit=True)
-        return replace(one, own_metrics=(OwnMetric(keras.metrics.AUC(name="auc")),))
+        return replace(one, own_metrics=(KerasMetric(keras.metrics.AUC(name="auc")),))
 
     @property
     def outputs(self) -> int:
@@ -209,11 +210,13 @@ class Classification(Probabilities):
         """See `Probabilities`."""
         return tf.sigmoid(logits) if self.single_logit else tf.nn.softmax(logits)
 
-    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Task`; of a mixed example the class with the greatest part is its target."""
-        classes = tf.argmax(targets, axis=-1) if _is_mixed(targets) else targets
-        wanted, answers = self.soften(classes), self.answers(outputs)
-        return (wanted[:, 1:], answers[:, 1:]) if self.single_logit else (wanted, answers)
+    def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Task`; a mixed example has the class with the greatest part."""
+        labels = tf.argmax(targets, axis=-1) if _is_mixed(targets) else tf.cast(targets, tf.int64)
+        wanted, answers = self.soften(labels), self.answers(outputs)
+        first = int(self.single_logit)  # a single logit has a single column for Keras
+        columns = {"label": labels, "predicted": self.classes(outputs), "probabilities": answers}
+        return {**columns, "y_true": wanted[:, first:], "y_pred": answers[:, first:]}
 
     def classes(self, outputs: tf.Tensor, dtype: tf.DType = tf.int64) -> tf.Tensor:
         """Returns the likeliest class of each example, [b]."""
@@ -222,30 +225,9 @@ class Classification(Probabilities):
         return tf.cast(outputs[:, 0] > (0.0 if self.given == "logits" else 0.5), dtype)
 
     @property
-    def sums(self) -> Mapping[str, tuple[int, ...]]:
+    def standard_metrics(self) -> tuple[Metric, ...]:
         """See `Task`."""
-        return {"correct": ()}
-
-    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """See `Task`."""
-        return {"correct": tf.reduce_sum(tf.cast(self.correct(targets, outputs), weights.dtype) * weights)}
-
-    def correct(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Returns whether the likeliest class is correct, bool [b]; that of a mixed example has the greatest part."""
-        classes = tf.argmax(targets, axis=-1) if _is_mixed(targets) else tf.cast(targets, tf.int64)
-        return self.classes(outputs) == classes
-
-    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """See `Task`."""
-        return {"accuracy": float(sums["correct"] / sums["examples"])}
-
-    def metric_functions(self) -> list[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-        """See `Task`."""
-
-        def accuracy(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-            return tf.cast(self.correct(targets, outputs), outputs.dtype)
-
-        return [accuracy]
+        return (Accuracy(),)
 
     def answers(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns probabilities, float32 [b, classes], rows that add up to 1."""

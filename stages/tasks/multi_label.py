@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.metrics.labels import ExactMatch, MacroF1
+from stages.metrics.metric import Metric
 from stages.tasks.classification import Probabilities
 
 THRESHOLD = 0.5
@@ -31,8 +33,6 @@ class MultiLabel(Probabilities):
 
     kind: ClassVar[str] = "multi_label"
     primary: ClassVar[str] = "macro_f1"
-    metrics: ClassVar[tuple[str, ...]] = ("macro_f1", "exact_match")
-    higher: ClassVar[tuple[str, ...]] = metrics
     named: ClassVar[str] = "labels"
 
     def check(self, where: str, targets: np.ndarray) -> None:
@@ -72,23 +72,16 @@ class MultiLabel(Probabilities):
         return tf.reduce_mean(values, axis=-1)
 
     @property
-    def sums(self) -> Mapping[str, tuple[int, ...]]:
+    def standard_metrics(self) -> tuple[Metric, ...]:
         """See `Task`."""
-        return {**dict.fromkeys(("hits", "positives", "predicted"), (len(self.names),)), "exact": ()}
+        return MacroF1(), ExactMatch()
 
-    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """See `Task`: true positives, positives and predicted positives of each label, and examples without mistake."""
-        predicted = self.answers(outputs) > THRESHOLD
-        wanted = tf.cast(targets, tf.float32) > THRESHOLD  # of a mixed example what has the greater part
-        exact = tf.reduce_all(predicted == wanted, axis=-1)
-        parts = {"hits": predicted & wanted, "positives": wanted, "predicted": predicted, "exact": exact}
-        return {name: tf.tensordot(weights, tf.cast(part, weights.dtype), axes=1) for name, part in parts.items()}
-
-    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the mean of the labels' F1, 0 for one that never holds and is never predicted; and exact matches."""
-        below = np.asarray(sums["positives"] + sums["predicted"])
-        f1 = np.divide(2 * np.asarray(sums["hits"]), below, out=np.zeros(len(self.names)), where=below > 0)
-        return {"macro_f1": float(f1.mean()), "exact_match": float(sums["exact"] / sums["examples"])}
+    def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Task`; a mixed example has the labels with the greater part."""
+        soft, answers = self.soften(targets), self.answers(outputs)
+        holds, predicted = (tf.cast(part > THRESHOLD, tf.int32) for part in (soft, answers))
+        columns = {"target": holds, "predicted": predicted, "probabilities": answers}
+        return {**columns, "y_true": soft, "y_pred": answers}
 
     def answers(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the probability of each label, float32 [b, k]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -11,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.metrics.metric import Metric
+from stages.metrics.numbers import R2, Mae, Rmse
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ class Regression(Task):
 
     kind: ClassVar[str] = "regression"
     primary: ClassVar[str] = "rmse"
-    metrics: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
-    higher: ClassVar[tuple[str, ...]] = ("r2",)
     answer: ClassVar[str] = "prediction"
 
     @classmethod
@@ -106,32 +105,18 @@ class Regression(Task):
         return self.standardized(targets, outputs.dtype), outputs
 
     @property
-    def sums(self) -> Mapping[str, tuple[int, ...]]:
+    def standard_metrics(self) -> tuple[Metric, ...]:
         """See `Task`."""
-        return dict.fromkeys(("squared", "absolute", "target", "target_squared"), (len(self.names),))
+        return Rmse(self.std), Mae(self.std), R2(self.std)
 
-    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """See `Task`: sums over the examples for each standardized target, [k], in float64 until they are summed."""
-        wanted = self.standardized(targets, tf.float64)
-        error = tf.cast(outputs, tf.float64) - wanted
-        parts = (tf.square(error), tf.abs(error), wanted, tf.square(wanted))
-        wide = tf.cast(weights, tf.float64)[:, tf.newaxis]
-        return {
-            name: tf.cast(tf.reduce_sum(wide * part, axis=0), weights.dtype)
-            for name, part in zip(self.sums, parts, strict=True)
+    def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Task`; numbers also as the network has them, standardized, in float64."""
+        wanted, answers = self.soften(targets), self.answers(outputs)
+        standardized = {
+            "standardized_target": self.standardized(targets, tf.float64),
+            "standardized_prediction": tf.cast(outputs, tf.float64),
         }
-
-    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Returns RMSE and MAE in the targets' units, and R², each the mean over the targets."""
-        count, std = sums["examples"], np.array(self.std)
-        spread = sums["target_squared"] - np.square(sums["target"]) / count
-        is_constant = spread <= 1e-6 * sums["target_squared"]  # sums of batches are of float32; as scikit-learn has it
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return {
-                "rmse": float(np.mean(std * np.sqrt(sums["squared"] / count))),
-                "mae": float(np.mean(std * sums["absolute"] / count)),
-                "r2": float(np.mean(np.where(is_constant, sums["squared"] == 0, 1 - sums["squared"] / spread))),
-            }
+        return {"target": wanted, "prediction": answers, **standardized, "y_true": wanted, "y_pred": answers}
 
     def answers(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the targets in their own units, float32 [b, k]."""

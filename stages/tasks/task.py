@@ -5,21 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from stages.errors import UserError
+from stages.metrics.metric import MeanMetric, Metric
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
     from stages.settings.train import TrainSettings
-
-
-LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "perplexity", "divergence", "entropy")
-"""Ends of the names of metrics of which less is better, where Keras does not say it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,59 +37,6 @@ class OwnLoss:
         return str(self.settings["_target_"]).rpartition(".")[2]
 
 
-@dataclass(frozen=True, eq=False)
-class OwnMetric:
-    """A metric whose state is made of sums: what batches add to it is added up over replicas and steps in float64."""
-
-    metric: keras.metrics.Metric
-
-    @property
-    def name(self) -> str:
-        return str(self.metric.name)
-
-    @property
-    def is_higher_better(self) -> bool:
-        """By Keras' own `_direction`, which its counts lack, else by the name."""
-        import keras
-
-        direction = getattr(self.metric, "_direction", None)
-        is_of_mistakes = isinstance(self.metric, (keras.metrics.FalsePositives, keras.metrics.FalseNegatives))
-        return direction == "up" if direction else not (is_of_mistakes or self.name.endswith(LOWER_IS_BETTER))
-
-    @property
-    def sums(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what `add` returns, by name."""
-        return {self._sum(index): tuple(one.shape) for index, one in enumerate(self.metric.variables)}
-
-    def _sum(self, index: int) -> str:
-        return f"own_{self.name}_{index}"
-
-    def add(self, targets: tf.Tensor, answers: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what a batch adds to the state."""
-        import tensorflow as tf
-
-        first = [tf.zeros(one.shape, one.dtype) for one in self.metric.variables]
-        state = self.metric.stateless_update_state(first, targets, answers, sample_weight=weights)
-        return {self._sum(index): value for index, value in enumerate(state)}
-
-    def score(self, sums: Mapping[str, Any]) -> float:
-        """Returns the metric of added sums; nan where it needs examples of both kinds, and has those of one.
-
-        Keras' own value is 0 or 1 there.
-        """
-        import keras
-        import tensorflow as tf
-
-        state = [tf.cast(sums[self._sum(index)], one.dtype) for index, one in enumerate(self.metric.variables)]
-        at_thresholds = (keras.metrics.SensitivityAtSpecificity, keras.metrics.SpecificityAtSensitivity)
-        is_ranking = isinstance(self.metric, keras.metrics.AUC) and self.metric.curve.value == "ROC"
-        if is_ranking or isinstance(self.metric, at_thresholds):
-            hits, false_hits, true_misses, misses = map(keras.ops.convert_to_numpy, state)
-            if not ((hits + misses > 0) & (false_hits + true_misses > 0)).all():
-                return float("nan")
-        return float(keras.ops.convert_to_numpy(self.metric.stateless_result(state)))
-
-
 @dataclass(frozen=True)
 class Task(ABC):
     """Everything that depends on what is predicted.
@@ -101,22 +46,19 @@ class Task(ABC):
 
     names: of the classes, labels or targets.
     kind: as `task` has it; `auto`: of a task of one's own alone.
-    primary: the metric by which models are compared. metrics: those that each epoch has. higher: those of which more
-        is better; of all others less is.
+    primary: the name of the metric by which models are compared.
     answer: name of what an exported model returns first, float32 [N, outputs].
     target: name of the column of targets in `predictions.parquet`. named: what `names` are of.
     least: examples of which a difference is told from none, at least; of fewer, rare large errors may be missing.
-    own_loss, own_metrics: those of the configuration, instead of `losses` and beside `metrics`.
+    own_loss, own_metrics: those of the configuration, instead of `losses` and in addition to `standard_metrics`.
     """
 
     names: tuple[str, ...]
     own_loss: OwnLoss | None = field(default=None, kw_only=True)
-    own_metrics: tuple[OwnMetric, ...] = field(default=(), kw_only=True)
+    own_metrics: tuple[Metric, ...] = field(default=(), kw_only=True)
 
     kind: ClassVar[str] = "auto"
     primary: ClassVar[str]
-    metrics: ClassVar[tuple[str, ...]] = ()
-    higher: ClassVar[tuple[str, ...]] = ()
     answer: ClassVar[str]
     target: ClassVar[str] = "target"
     named: ClassVar[str] = "targets"
@@ -148,14 +90,29 @@ class Task(ABC):
         }
 
     @property
+    @abstractmethod
+    def standard_metrics(self) -> tuple[Metric, ...]:
+        """The metrics that every training with this task has."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """All metrics of an epoch."""
+        return (*self.standard_metrics, *self.own_metrics)
+
+    @property
+    def primary_metric(self) -> Metric:
+        """The metric by which models are compared."""
+        return next(metric for metric in self.metrics if metric.name == self.primary)
+
+    @property
     def measured(self) -> tuple[str, ...]:
         """Names of all metrics of an epoch."""
-        return (*self.metrics, *(own.name for own in self.own_metrics))
+        return tuple(metric.name for metric in self.metrics)
 
     def is_higher_better(self, metric: str) -> bool:
-        """Returns whether more of a metric is better, by its name with or without `val_`."""
+        """Return whether more of a metric is better, by its name with or without `val_`."""
         name = metric.removeprefix("val_")
-        return name in self.higher or any(own.is_higher_better for own in self.own_metrics if own.name == name)
+        return any(one.higher_is_better for one in self.metrics if one.name == name)
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -238,10 +195,6 @@ class Task(ABC):
         """
         raise NotImplementedError
 
-    def of_own_metrics(self, targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns targets and answers for metrics of the configuration, float32 [b, k] each."""
-        return self.soften(targets), self.answers(outputs)
-
     def weights(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor | None:
         """Returns the weight of each example in training by its target, [b] of `dtype`; None: 1."""
         return None
@@ -252,45 +205,40 @@ class Task(ABC):
 
         return tf.cast(targets, tf.float32)
 
-    @property
     @abstractmethod
-    def sums(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of what `add` returns, by name."""
+    def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the columns from which metrics are computed, by name, [b] or [b, k]; see `Metric`.
 
-    @abstractmethod
-    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what a batch adds to the sums of which `scores` are functions.
-
-        Args:
-            weights: of the examples, [b]; they are added up over replicas and steps in float64.
+        `y_true` and `y_pred` are what a metric of Keras receives, float32 [b, k].
         """
 
     @property
     def all_sums(self) -> dict[str, tuple[int, ...]]:
         """Shapes of what `add_all` returns, by name."""
-        own = {name: shape for metric in self.own_metrics for name, shape in metric.sums.items()}
-        return {**self.sums, **own}
+        import tensorflow as tf
+
+        columns = self.known(tf.zeros((1, len(self.names))), tf.zeros((1, self.outputs)))
+        return {name: shape for metric in self.metrics for name, shape in metric.shapes(columns).items()}
 
     def add_all(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what a batch adds to the sums of the task's metrics and of those of the configuration."""
-        sums = dict(self.add(targets, outputs, weights))
-        if self.own_metrics:
-            given = self.of_own_metrics(targets, outputs)
-            for metric in self.own_metrics:
-                sums |= metric.add(*given, weights)
-        return sums
+        """Return what a batch adds to the sums of all metrics. weights: of the examples, [b]."""
+        columns = self.known(targets, outputs)
+        return {name: part for metric in self.metrics for name, part in metric.sums(columns, weights).items()}
 
     def all_scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Returns all metrics of an epoch; see `scores`."""
-        return self.scores(sums) | {metric.name: metric.score(sums) for metric in self.own_metrics}
+        """Return the metrics of an epoch. sums: those of `add_all`, and `examples`, the sum of the weights."""
+        return {metric.name: metric.value(sums) for metric in self.metrics}
 
-    @abstractmethod
-    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the metrics of an epoch. sums: those of `add`, and `examples`, the sum of the weights."""
+    def metric_functions(self) -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
+        """Return metrics for Keras' `fit`: functions of targets and outputs to a value per example, [b], by name."""
+        means = [metric for metric in self.metrics if isinstance(metric, MeanMetric)]
+        return {metric.name: partial(self._value_of_each, metric) for metric in means}
 
-    def metric_functions(self) -> list[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
-        """Returns metrics for Keras' `fit`, functions of targets and outputs to [b], by their names."""
-        return []
+    def _value_of_each(self, metric: MeanMetric, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        import tensorflow as tf
+        from tensorflow.experimental import numpy as xp
+
+        return tf.cast(metric.values(self.known(targets, outputs), xp), outputs.dtype)
 
     @abstractmethod
     def answers(self, outputs: tf.Tensor) -> tf.Tensor:

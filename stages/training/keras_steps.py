@@ -80,7 +80,8 @@ class KerasStep:
         with strategy.distribution.scope(), keras_floats(model.policy):
             exclude_from_decay(optimizer, network, settings.optimizer.decay_exclude)
             self.loss_scale = LossScale(optimizer) if model.policy == "mixed_float16" else None
-            metrics = [keras.metrics.MeanMetricWrapper(part, part.__name__) for part in task.metric_functions()]
+            functions = task.metric_functions().items()
+            metrics = [keras.metrics.MeanMetricWrapper(function, name) for name, function in functions]
             self._loss = TaskLoss(task)
             network.compile(
                 self.loss_scale or optimizer,

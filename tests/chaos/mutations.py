@@ -83,15 +83,15 @@ MUTATIONS = (
         f"{STRATEGIES}::test_scores_equal_numpy_over_the_same_predictions[mirrored 3]",
     ),
     mutation(
-        "stages/evaluation/estimates.py", "return mean, parts * (values - mean)", "return mean, parts * values",
+        "stages/metrics/estimates.py", "return mean, parts * (values - mean)", "return mean, parts * values",
         "tests/stages/evaluation/test_weights.py",
     ),
     mutation(
-        "stages/tasks/task.py", "first = [tf.zeros(", "first = [tf.ones(",
+        "stages/metrics/keras_metric.py", "first = [tf.zeros(", "first = [tf.ones(",
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "stages/tasks/task.py", "sample_weight=weights)\n        return {", "sample_weight=None)\n        return {",
+        "stages/metrics/keras_metric.py", "*given, sample_weight=weights)", "*given, sample_weight=None)",
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
@@ -101,8 +101,8 @@ MUTATIONS = (
         "stages/tasks/chosen.py", "if shape != (len(targets),) or", "if False and", "tests/stages/tasks/test_chosen.py",
     ),
     mutation(
-        "stages/tasks/task.py", "for metric in self.own_metrics:\n                sums |= metric.add(*given, weights)",
-        "for metric in self.own_metrics:\n                sums |= metric.add(*given, 1 + 0 * weights)",
+        "stages/tasks/task.py", "in metric.sums(columns, weights).items()",
+        "in metric.sums(columns, 1 + 0 * weights).items()",
         "tests/stages/tasks/test_chosen.py",
     ),
     mutation(

@@ -275,7 +275,9 @@ def test_an_interval_of_a_metric_is_shown_if_it_is_narrow_or_significant(
     """The baseline's error is 1."""
     made = [runs(name, {"1": 0.5}, metrics={f"test/{metric}": 1.0}) for name in "ab"]
     comparison = compared(tmp_path, *made)
-    difference = replace(comparison.differences[comparison.rows[1]], metric=metric, difference=0.1, low=low, high=high)
+    change: dict[str, Any] = {"metric": metric, "higher_is_better": metric != "rmse"}
+    found = comparison.differences[comparison.rows[1]]
+    difference = replace(found, difference=0.1, low=low, high=high, **change)
     assert comparison.shows_interval(difference) == shows_interval
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+import keras
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,8 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.against import Against, check_comparable, compare_with
 from stages.evaluation.predictions import NAME, check_other, compare_predictions, read_columns
+from stages.metrics.keras_metric import KerasMetric
+from stages.metrics.metric import Metric
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 from tests.stages.evaluation import made
@@ -92,6 +95,10 @@ def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
 
 class OtherMetric(Classification):
     primary: ClassVar[str] = "mine"
+
+    @property
+    def standard_metrics(self) -> tuple[Metric, ...]:
+        return (KerasMetric(keras.metrics.CategoricalAccuracy(name="mine")),)
 
 
 class OtherColumns(Classification):

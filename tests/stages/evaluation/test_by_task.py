@@ -7,8 +7,9 @@ import pytest
 from sklearn import metrics as sk
 
 from stages.evaluation.by_task import report_labels, report_numbers
-from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
 from stages.evaluation.paired_tests import metric_difference
+from stages.metrics.estimates import parts_of
+from stages.metrics.known import KNOWN
 
 RANDOM = np.random.default_rng(2)
 NAMES = ("beach", "sunset", "never")
@@ -54,7 +55,7 @@ def test_a_rare_label_allows_neither_interval_nor_verdict(positives: int, weight
     columns = {"target": targets, "probabilities": targets.astype(np.float32), "weight": weights}
     first, second = ({**columns, "predicted": np.roll(targets, shift, axis=0)} for shift in (3, 40))
     assert ("macro_f1" in report_labels(first, NAMES[:2], 0.95).intervals) == is_told
-    values = [by_example("macro_f1", one)[np.newaxis] for one in (first, second)]
+    values = [KNOWN["macro_f1"].by_example(one)[np.newaxis] for one in (first, second)]
     found = metric_difference(values[0], values[1], True)
     assert np.isfinite(found.low) == is_told
     assert found.difference == pytest.approx(values[1].mean() - values[0].mean()) != 0
@@ -96,9 +97,9 @@ def test_influences_are_derivatives_by_the_weight() -> None:
     targets, predicted, _ = made(50)
     columns = {"target": targets[:, :2], "predicted": predicted[:, :2]}
     for name in ("macro_f1", "exact_match"):
-        value, influences = ESTIMATES[name](columns, np.ones(50))
+        value, influences = KNOWN[name].estimate(columns, np.ones(50))
         for row in range(5):
             weights = np.ones(50)
             weights[row] += 1e-5
-            changed = ESTIMATES[name](columns, parts_of(50, weights))[0]
+            changed = KNOWN[name].estimate(columns, parts_of(50, weights))[0]
             assert (changed - value) / 1e-5 * 50 == pytest.approx(influences[row], abs=1e-3)

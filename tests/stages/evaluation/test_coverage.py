@@ -13,12 +13,12 @@ import pytest
 from benchmarks.coverage import SLICES, coverage, slice_errors
 from stages.evaluation.baseline import baseline_of
 from stages.evaluation.by_task import report_numbers
-from stages.evaluation.estimates import ESTIMATES, by_example
-from stages.evaluation.intervals import interval_of, reach
 from stages.evaluation.paired_tests import metric_difference
 from stages.evaluation.predictions import NAME, columns_of, compare_predictions, write_predictions
 from stages.evaluation.slice_tests import slice_tests
 from stages.load.table import table
+from stages.metrics.intervals import reach
+from stages.metrics.known import KNOWN
 from stages.settings.table import TableSettings
 
 RANDOM = np.random.default_rng(5)
@@ -75,9 +75,9 @@ def test_a_slice_of_which_nothing_is_known_cannot_tell() -> None:
     correct: dict[str, np.ndarray] = {"label": labels, "predicted": labels, "weight": np.where(codes == 3, 0.0, 1.0)}
     for columns, metric in ((correct, "accuracy"), (numbers(300, weight=correct["weight"]), "rmse")):
         for groups in ({}, {"group": np.arange(300) // 3}):
-            [found] = slice_tests(metric, {**columns, **groups}, [codes], 30, 0.95)
+            [found] = slice_tests(KNOWN[metric], {**columns, **groups}, [codes], 30, 0.95)
             assert found.tolist() == [0] * 5
-            [found] = slice_tests(metric, {**columns, **groups}, [np.zeros(300, int)], 30, 0.95)
+            [found] = slice_tests(KNOWN[metric], {**columns, **groups}, [np.zeros(300, int)], 30, 0.95)
             assert found.tolist() == [0]
 
 
@@ -87,8 +87,8 @@ def test_slices_of_groups_vary_as_groups_do() -> None:
     errors = np.repeat(1 + 2.0 * (np.arange(8) == 1), 50) * RANDOM.normal(size=400)
     columns = {"target": np.zeros((400, 1)), "prediction": errors[:, np.newaxis]}
     codes = [(group < 4).astype(int)]
-    assert slice_tests("rmse", columns, codes, 100, 0.95)[0].tolist() == [-1, 1]
-    assert slice_tests("rmse", {**columns, "group": group}, codes, 100, 0.95)[0].tolist() == [0, 0]
+    assert slice_tests(KNOWN["rmse"], columns, codes, 100, 0.95)[0].tolist() == [-1, 1]
+    assert slice_tests(KNOWN["rmse"], {**columns, "group": group}, codes, 100, 0.95)[0].tolist() == [0, 0]
 
 
 def test_rare_events_have_the_exact_interval() -> None:
@@ -111,10 +111,10 @@ def test_few_examples_and_groups_have_no_interval_and_a_reason() -> None:
         "rare large errors)"
     )
     few = numbers(900, group=np.arange(900) // 100)
-    assert interval_of("rmse", few, 0.95) == "at least 10 groups of equal weight are needed"
+    assert KNOWN["rmse"].interval(few, 0.95) == "at least 10 groups of equal weight are needed"
     weighted = numbers(900, weight=np.where(np.arange(900) < 5, 1e6, 1.0))
-    assert "of equal weight" in interval_of("rmse", weighted, 0.95)
-    assert isinstance(interval_of("rmse", numbers(500), 0.95), tuple)
+    assert "of equal weight" in KNOWN["rmse"].interval(weighted, 0.95)
+    assert isinstance(KNOWN["rmse"].interval(numbers(500), 0.95), tuple)
 
 
 def test_models_that_agree_on_every_example_have_a_bound_or_no_interval() -> None:
@@ -123,8 +123,8 @@ def test_models_that_agree_on_every_example_have_a_bound_or_no_interval() -> Non
     for seeds in (1, 3):
         found = metric_difference(np.repeat(correct, seeds, axis=0), np.repeat(correct, seeds, axis=0), True)
         assert (found.low, found.high) == pytest.approx((-0.00918, 0.00918), rel=0.02)
-    errors = by_example("rmse", numbers(400))[np.newaxis]
-    found = metric_difference(errors, errors, True, metric="rmse")
+    errors = KNOWN["rmse"].by_example(numbers(400))[np.newaxis]
+    found = metric_difference(errors, errors, True, metric=KNOWN["rmse"])
     assert np.isnan(found.low)
     assert "no interval: equal on all 400 examples" in found.change
 
@@ -146,7 +146,7 @@ def test_groups_reach_predictions_and_what_is_made_of_them(tmp_path: Path) -> No
     assert "group" in pq.read_schema(tmp_path / "a" / NAME).names
     assert compare_predictions(tmp_path / "a" / NAME, tmp_path / "b" / NAME, 0.95).examples == len(data.test) / 4
     columns = columns_of(data.test, data.task, answers)
-    assert len(by_example("rmse", columns)) == len(data.test) / 4
+    assert len(KNOWN["rmse"].by_example(columns)) == len(data.test) / 4
     baseline = baseline_of(columns, data, 0.95, 15)
     assert baseline is not None
     assert baseline.difference.examples == len(data.test)
@@ -163,12 +163,12 @@ def test_a_row_repeated_in_its_group_tells_nothing_new(metric: str) -> None:
         "macro_f1": {"target": labels, "predicted": predicted},
     }[metric]
     repeated = {name: np.repeat(column, 5, axis=0) for name, column in columns.items()}
-    once, ignored = interval_of(metric, columns, 0.95), interval_of(metric, repeated, 0.95)
-    grouped = interval_of(metric, {**repeated, "group": np.repeat(np.arange(count), 5)}, 0.95)
+    once, ignored = KNOWN[metric].interval(columns, 0.95), KNOWN[metric].interval(repeated, 0.95)
+    grouped = KNOWN[metric].interval({**repeated, "group": np.repeat(np.arange(count), 5)}, 0.95)
     assert not isinstance(once, str)
     assert not isinstance(ignored, str)
     assert grouped == pytest.approx(once, rel=0.01)
     assert ignored[1] - ignored[0] < 0.6 * (once[1] - once[0])
-    assert ESTIMATES[metric](columns, np.ones(count))[0] == pytest.approx(
-        ESTIMATES[metric](repeated, np.ones(5 * count))[0]
+    assert KNOWN[metric].estimate(columns, np.ones(count))[0] == pytest.approx(
+        KNOWN[metric].estimate(repeated, np.ones(5 * count))[0]
     )

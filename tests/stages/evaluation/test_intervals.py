@@ -9,8 +9,8 @@ from scipy import stats
 
 from benchmarks.coverage import coverage
 from stages.evaluation.classes import intervals_of
-from stages.evaluation.estimates import LEAST_OF_CLASS
-from stages.evaluation.intervals import exact_interval
+from stages.metrics.estimates import LEAST_OF_CLASS
+from stages.metrics.intervals import exact_interval
 from tests.stages.evaluation import made
 
 

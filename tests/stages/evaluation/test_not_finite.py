@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 
 from stages.callbacks import BestWeights, Callbacks
 from stages.data.split import Split
@@ -15,7 +16,6 @@ from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.evaluation.against import compare_with
 from stages.evaluation.by_column import importance_of
-from stages.evaluation.estimates import ESTIMATES, by_example
 from stages.evaluation.eval_step import Scorer
 from stages.evaluation.predictions import (
     HALF,
@@ -27,6 +27,8 @@ from stages.evaluation.predictions import (
     read_columns,
 )
 from stages.inspect import statistics
+from stages.metrics.keras_metric import KerasMetric
+from stages.metrics.known import KNOWN
 from stages.normalize import normalize
 from stages.results import Dataset, Trained
 from stages.settings.data import NormalizeSettings
@@ -36,7 +38,7 @@ from stages.settings.train import ClassificationSettings, SgdSettings
 from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
-from stages.tasks.task import OwnMetric, Task
+from stages.tasks.task import Task
 from stages.train import train
 from tests.stages.evaluation import made
 from tests.stages.evaluation.test_own_task import Counts
@@ -159,10 +161,10 @@ def test_no_metric_of_predictions_replaces_what_is_not_finite() -> None:
             answers = target + 1
             answers[7] = value
             with np.errstate(invalid="ignore"):
-                assert not np.isfinite(by_example(metric, {"target": target, "prediction": answers})).all()
-        exact = by_example(metric, {"target": target, "prediction": target})
+                assert not np.isfinite(KNOWN[metric].by_example({"target": target, "prediction": answers})).all()
+        exact = KNOWN[metric].by_example({"target": target, "prediction": target})
         assert exact == pytest.approx(
-            np.full(50, ESTIMATES[metric]({"target": target, "prediction": target}, np.ones(50))[0])
+            np.full(50, KNOWN[metric].estimate({"target": target, "prediction": target}, np.ones(50))[0])
         )
 
 
@@ -245,11 +247,16 @@ def test_early_stopping_goes_on_after_a_value_that_is_not_finite(first: float) -
     "metric", [keras.metrics.AUC(), keras.metrics.SensitivityAtSpecificity(0.5), keras.metrics.AUC(multi_label=True)]
 )
 def test_a_metric_that_needs_two_classes_is_undefined_of_one(metric: Any) -> None:
-    own = OwnMetric(metric)
-    answers = np.linspace(0.1, 0.9, 8, dtype=np.float32)[:, None]
+    answers, ones = np.linspace(0.1, 0.9, 8, dtype=np.float32)[:, None], np.ones(8, np.float32)
+
+    def value(targets: np.ndarray, weights: np.ndarray) -> float:
+        own = KerasMetric(metric)
+        columns = {"y_true": tf.constant(targets), "y_pred": tf.constant(answers)}
+        return own.value(own.sums(columns, tf.constant(weights)))
+
     for targets in (np.zeros((8, 1), np.float32), np.ones((8, 1), np.float32)):
-        assert np.isnan(own.score(own.add(targets, answers, np.ones(8, np.float32))))
+        assert np.isnan(value(targets, ones))
     both = (answers > 0.5).astype(np.float32)
-    assert own.score(own.add(both, answers, np.ones(8, np.float32))) == pytest.approx(1)
-    assert np.isnan(own.score(own.add(both, answers, 1 - both[:, 0])))  # the weighed examples are of one class
+    assert value(both, ones) == pytest.approx(1)
+    assert np.isnan(value(both, 1 - both[:, 0]))  # the weighed examples are of one class
     assert Regression(("a",)).text("auc", np.nan) == "undefined"

@@ -12,6 +12,7 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.export import export
+from stages.metrics.metric import Fraction, MeanMetric, Metric
 from stages.normalize import normalize
 from stages.results import Dataset, Trained
 from stages.settings.data import NormalizeSettings
@@ -25,11 +26,22 @@ from tests.stages.experiments import built_of, one_device, table_of
 ROWS = 900
 
 
+class Deviance(MeanMetric):
+    """The deviance of Poisson: how far the likelihood is from that of a perfect model."""
+
+    name = "deviance"
+    higher_is_better = False
+
+    def values(self, columns: Mapping[str, Any], xp: Any) -> Any:
+        wanted, rate = (xp.asarray(columns[name], xp.float64) for name in ("target", "prediction"))
+        logarithm = xp.log(xp.where(wanted > 0, wanted, rate) / rate)
+        return 2 * xp.mean(rate - wanted + wanted * logarithm, axis=-1)
+
+
 class Counts(Task):
     """Counts, learnt by the likelihood of Poisson, of which the network returns the logarithm of the rate."""
 
     primary: ClassVar[str] = "deviance"
-    metrics: ClassVar[tuple[str, ...]] = ("deviance",)
     answer: ClassVar[str] = "prediction"
 
     def check(self, where: str, targets: np.ndarray) -> None:
@@ -40,16 +52,11 @@ class Counts(Task):
         return tf.reduce_mean(tf.exp(outputs) - wanted * outputs, axis=-1)
 
     @property
-    def sums(self) -> Mapping[str, tuple[int, ...]]:
-        return {"deviance": ()}
+    def standard_metrics(self) -> tuple[Metric, ...]:
+        return (Deviance(),)
 
-    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        wanted, outputs = (tf.cast(part, weights.dtype) for part in (targets, outputs))
-        values = tf.exp(outputs) - wanted + tf.math.xlogy(wanted, wanted) - wanted * outputs
-        return {"deviance": 2 * tf.reduce_sum(weights * tf.reduce_mean(values, axis=-1))}
-
-    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        return {"deviance": float(sums["deviance"] / sums["examples"])}
+    def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"target": self.soften(targets), "prediction": self.answers(outputs)}
 
     def answers(self, outputs: tf.Tensor) -> tf.Tensor:
         return tf.exp(tf.cast(outputs, tf.float32))
@@ -73,23 +80,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return normalize(data, NormalizeSettings())
 
 
+class IsNear(Fraction):
+    """The fraction of the examples whose prediction is near the target."""
+
+    name = "near"
+
+    def values(self, columns: Mapping[str, Any], xp: Any) -> Any:
+        return xp.abs(columns["prediction"] - columns["target"])[:, 0] < 1
+
+
 class Near(Regression):
     """Numbers, compared by how many are near the target."""
 
     primary: ClassVar[str] = "near"
-    metrics: ClassVar[tuple[str, ...]] = ("near",)
-    higher: ClassVar[tuple[str, ...]] = metrics
 
     @property
-    def sums(self) -> Mapping[str, tuple[int, ...]]:
-        return {"near": ()}
-
-    def add(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-        error = tf.abs(outputs - self.standardized(targets, outputs.dtype))[:, 0]
-        return {"near": tf.reduce_sum(tf.cast(error < 0.5, weights.dtype) * weights)}
-
-    def scores(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        return {"near": float(sums["near"] / sums["examples"])}
+    def standard_metrics(self) -> tuple[Metric, ...]:
+        return (IsNear(),)
 
 
 def trained_of(name: str, data: Dataset) -> Trained:
@@ -107,15 +114,17 @@ def test_a_task_of_answers_of_its_own_is_measured_by_its_metrics_alone(data: Dat
             evaluate(trained, data, where, settings, tmp_path)
 
 
-def test_a_task_with_a_metric_of_its_own_is_compared_by_that_of_its_kind(data: Dataset, tmp_path: Path) -> None:
+def test_one_definition_of_a_metric_is_used_in_tests_intervals_baselines_slices_and_importance(
+    data: Dataset, tmp_path: Path
+) -> None:
     found = evaluate(trained_of("Near", data), data, one_device(), EvaluateSettings(slices=["town"]), tmp_path)
     metrics = found.record.metrics
-    assert metrics["test/near"] == found.metrics["near"]
-    assert metrics["baseline/rmse"] + metrics["baseline/rmse_difference"] == pytest.approx(metrics["test/rmse"])
+    assert metrics["test/near"] == pytest.approx(found.metrics["near"])
+    assert metrics["test/near_low"] < metrics["test/near"] < metrics["test/near_high"]
+    assert metrics["baseline/near"] + metrics["baseline/near_difference"] == pytest.approx(metrics["test/near"])
     slices = pd.read_csv(tmp_path / "test_slices.csv").set_index("slice")
-    assert (slices.index[0], slices.loc["town: wild", "vs the rest"]) == ("town: wild", "worse")
-    assert np.average(slices.rmse**2, weights=slices.examples) == pytest.approx(metrics["test/rmse"] ** 2)
-    assert pd.read_csv(tmp_path / "test_importance.csv").columns[1] == "rmse increase"
+    assert np.average(slices.near, weights=slices.examples) == pytest.approx(metrics["test/near"])
+    assert pd.read_csv(tmp_path / "test_importance.csv").columns[1] == "near decrease"
 
 
 def test_a_task_with_another_answer_than_the_one_that_it_extends_measures_itself(data: Dataset, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from stages.evaluation.paired_tests import Part, mcnemar_p, mean_difference, metric_difference, pooled_between_seeds
+from stages.metrics.known import KNOWN
 
 
 def answers(seed: int, runs: int, examples: int = 360, accuracy: float = 0.9) -> np.ndarray:
@@ -30,10 +31,10 @@ def test_no_difference_of_fractions_exceeds_1(examples: int, metric: str) -> Non
     """However few examples there are, whether both models are right on all or only one is."""
     right, wrong = np.ones((1, examples), bool), np.zeros((1, examples), bool)
     for first, second in ((right, right), (right, wrong), (wrong, right)):
-        found = metric_difference(first, second, True, metric=metric)
+        found = metric_difference(first, second, True, metric=KNOWN[metric])
         assert -1 <= found.low <= found.difference <= found.high <= 1
     halves = np.arange(examples) % 2 * 1.0
-    found = metric_difference(halves[np.newaxis], 1 - halves[np.newaxis], True, metric=metric)
+    found = metric_difference(halves[np.newaxis], 1 - halves[np.newaxis], True, metric=KNOWN[metric])
     assert not (found.low < -1)
     assert not (found.high > 1)
 

@@ -8,7 +8,8 @@ import pytest
 from sklearn import metrics as sk
 
 from stages.evaluation.classes import estimates_of, metrics_of
-from stages.evaluation.estimates import ESTIMATES, by_example, parts_of
+from stages.metrics.estimates import parts_of
+from stages.metrics.known import KNOWN
 from tests.stages.evaluation import made
 
 COUNT, STEP = 150, 1e-5
@@ -44,7 +45,7 @@ def test_influences_on_metrics_of_classes_are_derivatives(
 @pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
 def test_influences_on_metrics_of_numbers_are_derivatives(metric: str) -> None:
     """Of weighted examples those of `w·e²` itself would not be centered, and the interval too wide."""
-    value, influences = ESTIMATES[metric](NUMBERS, parts_of(COUNT, WEIGHTS))
+    value, influences = KNOWN[metric].estimate(NUMBERS, parts_of(COUNT, WEIGHTS))
     score = {"rmse": sk.root_mean_squared_error, "mae": sk.mean_absolute_error, "r2": sk.r2_score}[metric]
     given = {name: column.astype(np.float64) for name, column in NUMBERS.items()}
     assert value == pytest.approx(score(given["target"], given["prediction"], sample_weight=WEIGHTS), rel=1e-9)
@@ -61,9 +62,9 @@ def test_influences_on_metrics_of_numbers_are_derivatives(metric: str) -> None:
 def test_values_by_example_have_the_metric_as_their_mean(weights: np.ndarray | None) -> None:
     given = NUMBERS if weights is None else {**NUMBERS, "weight": weights}
     rmse = sk.root_mean_squared_error(NUMBERS["target"], NUMBERS["prediction"], sample_weight=weights)
-    assert by_example("rmse", given).mean() == pytest.approx(rmse, rel=1e-6)
+    assert KNOWN["rmse"].by_example(given).mean() == pytest.approx(rmse, rel=1e-6)
     labels = {"label": LABELS, "predicted": (LABELS + (np.arange(COUNT) % 3 == 0)) % 4}
-    correct = by_example("accuracy", labels if weights is None else {**labels, "weight": weights})
+    correct = KNOWN["accuracy"].by_example(labels if weights is None else {**labels, "weight": weights})
     expected = sk.accuracy_score(labels["label"], labels["predicted"], sample_weight=weights)
     assert correct.mean() == pytest.approx(expected)
     assert (correct.dtype == bool) == (weights is None)

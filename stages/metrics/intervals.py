@@ -1,6 +1,6 @@
 """Intervals of metrics, by what is known of each example; or the reason why there is none.
 
-They need NumPy and SciPy's functions alone, so that runs are compared without what draws and reports them.
+They need only NumPy and SciPy, so runs are compared without importing TensorFlow.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stages.evaluation.estimates import ESTIMATES, LEAST_OF_CLASS, Columns, Estimate, Sample, rarest_label
+from stages.metrics.estimates import Estimate, Sample
 
 LEAST_FOR_ERRORS = 500
 """Minimum number of examples for an interval of errors, which have no largest value: fewer may lack rare large ones."""
@@ -22,31 +22,6 @@ Ends = tuple[float, float]
 
 Result = Ends | str
 """An interval, or the reason why there is none."""
-
-
-def interval_of(metric: str, columns: Columns, confidence: float) -> Result:
-    """Return the interval of a metric of `ESTIMATES`."""
-    sample = Sample.of(columns)
-    estimate = ESTIMATES[metric](columns, sample.parts)
-    if metric == "macro_f1":
-        return labels_interval(columns, estimate, sample, confidence)
-    return metric_interval(metric, estimate, sample, confidence)
-
-
-def metric_interval(metric: str, estimate: Estimate, sample: Sample, confidence: float) -> Result:
-    """Return the interval of a metric that is not a mean over classes or labels.
-
-    Args:
-        metric: its name, also that of a single target, such as `rmse/price`.
-    """
-    kind = metric.partition("/")[0]
-    if kind in ("accuracy", "top5_accuracy", "exact_match"):
-        return fraction_interval(estimate, sample, confidence)
-    if kind in ("roc_auc", "average_precision"):
-        return influence_interval(estimate, sample, confidence)
-    if kind == "r2":
-        return r2_interval(estimate, sample, confidence)
-    return error_interval(estimate, sample, confidence, is_root=kind == "rmse")
 
 
 NO_INTERVAL = "no confidence interval for "
@@ -153,29 +128,47 @@ def mean_interval(estimate: Estimate, fractions: Fractions, sample: Sample, conf
     return min(max(value - down, 0.0), least), max(min(value + up, 1.0), most)
 
 
-def labels_interval(columns: Columns, estimate: Estimate, sample: Sample, confidence: float) -> Result:
-    """Return the interval of the macro F1 of labels."""
-    targets, predicted = columns["target"], columns["predicted"]
-    if rarest_label(targets, sample.parts) < LEAST_OF_CLASS:
-        return f"a label has fewer than {LEAST_OF_CLASS} test examples"
-    hits, unions = ((targets & predicted).T, (targets | predicted).T)
-    parts = sample.parts
-    fractions = fractions_of(hits @ parts, unions @ parts, unions @ parts**2, are_overlaps=True)
-    return mean_interval(estimate, fractions, sample, confidence)
+def error_interval(estimate: Estimate, sample: Sample, confidence: float) -> Result:
+    """Return the interval of a mean of errors, which are not negative."""
+    reached = _errors_reach(estimate, sample, confidence)
+    if isinstance(reached, str):
+        return reached
+    value, (down, up) = estimate[0], reached
+    return max(value - down, 0.0), value + up
 
 
-def error_interval(estimate: Estimate, sample: Sample, confidence: float, is_root: bool) -> Result:
-    """Return the interval of a mean of errors, which are not negative, or of the root of one of squared errors."""
+def root_interval(estimate: Estimate, sample: Sample, confidence: float) -> Result:
+    """Return the interval of the root of a mean of squared errors.
+
+    The squared errors have the interval, and a change of the root is half of theirs.
+    """
+    reached = _errors_reach(estimate, sample, confidence)
+    if isinstance(reached, str):
+        return reached
+    value, (down, up) = estimate[0], reached
+    return value * math.sqrt(max(1 - 2 * down / value, 0.0)), value * math.sqrt(1 + 2 * up / value)
+
+
+def symmetric_interval(estimate: Estimate, sample: Sample, confidence: float) -> Result:
+    """Return the interval of a metric without known limits."""
+    value, influences = estimate
+    if reason := sample.lacks(LEAST_FOR_ERRORS):
+        return reason
+    units = sample.summed(influences - influences.mean())
+    if not units.any():
+        return "no example changes it"
+    down, up = difference_reach(units, confidence)
+    return value - down, value + up
+
+
+def _errors_reach(estimate: Estimate, sample: Sample, confidence: float) -> Result:
     value, influences = estimate
     if reason := sample.lacks(LEAST_FOR_ERRORS):
         return reason
     units = sample.summed(influences)
     if not units.std() > 1e-9 * value:
         return "all errors are equal"
-    down, up = reach(units, confidence, 0.0, unseen_above(units))
-    if is_root:  # the squared errors have the interval, and a change of the root is half of theirs
-        return value * math.sqrt(max(1 - 2 * down / value, 0.0)), value * math.sqrt(1 + 2 * up / value)
-    return max(value - down, 0.0), value + up
+    return reach(units, confidence, 0.0, unseen_above(units))
 
 
 def r2_interval(estimate: Estimate, sample: Sample, confidence: float) -> Result:

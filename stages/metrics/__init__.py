@@ -1,0 +1,1 @@
+"""Metrics, each defined once for training, tests, intervals, slices and comparisons. Importing one needs only NumPy."""
