@@ -183,7 +183,7 @@ def with_a_bright_image(dataset: Dataset) -> Dataset:
     images = np.array(dataset.train.images[:], np.float32)
     images[17] = 1e30
     features = {"images": ImageFeature.of(images.shape[1:], images.dtype, (0.0, 1e30))}
-    return dataclasses.replace(dataset, train=Split.of_images(images, dataset.train.targets), features=features)
+    return dataclasses.replace(dataset, train=Split.of_images(images, dataset.train.target_values), features=features)
 
 
 def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
@@ -207,7 +207,7 @@ def step_of(
 
 def gradients_of(where: Strategy, model: Model, dataset: Dataset, settings: TrainSettings, jit: bool) -> Gradients:
     """Returns the gradients of the loss that `settings` asks for."""
-    task = model.task.for_training(settings, dataset.train.targets)
+    task = model.task.for_training(settings, dataset.train.target_values)
     rows = rows_for_xla(settings, len(dataset.train), where.in_sync) if jit else None
     return Gradients(model, task, settings, spec_of(dataset), where.in_sync, rows)
 

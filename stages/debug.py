@@ -1,6 +1,7 @@
 """Stages of debug runs: few examples, whether one batch is memorized, and where the time of training went."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 
 from stages.callbacks import FOLDER
 from stages.collectives import is_chief
+from stages.data.columns import Column
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.reporter import Reporter
@@ -64,12 +66,13 @@ def _taken(split: Split, count: int) -> Split:
 
 
 def _in_memory(split: Split) -> Split:
-    """Returns `split` with what is read at each use: a parameter server's workers take no others."""
-    features, encoded = (
-        {name: np.asarray(column[:]) for name, column in (columns or {}).items()}
-        for columns in (split.features, split.encoded)
-    )
-    return replace(split, features=features, encoded=encoded or None)
+    """Return `split` with all columns in memory, which the workers of a parameter server require."""
+
+    def read(columns: Mapping[str, Column]) -> dict[str, Column]:
+        return {name: np.asarray(column[:]) for name, column in columns.items()}
+
+    held = replace(split.with_same_values(read(split.features)), targets=np.asarray(split.targets[:]))
+    return held if split.encoded is None else held.with_encoded(read(split.encoded.value))
 
 
 @dataclass(kw_only=True)

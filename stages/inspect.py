@@ -82,7 +82,7 @@ def statistics(dataset: Dataset) -> Statistics:
     for name, split in dataset.splits.items():
         for key, feature in dataset.features.items():
             rows += [(name, len(split), *row) for row in feature.statistics(key, split)]
-    support = {name: dataset.task.support(split.targets) for name, split in dataset.splits.items()}
+    support = {name: dataset.task.support(split.target_values) for name, split in dataset.splits.items()}
     by_class = {name: counts for name, counts in support.items() if counts is not None}
     digests = {name: split.described.digests for name, split in dataset.splits.items()}
     repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
@@ -264,7 +264,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     assert dataset.images is not None
     pixels = dataset.images.ends
     labels = [[label] for label in drawable([*chosen])]
-    count = len(dataset.task.groups(dataset.train.targets))
+    count = len(dataset.task.groups(dataset.train.target_values))
     title = f"Training images by {'class' if dataset.task.named == 'classes' else 'group'} ({len(chosen)} of {count})"
     rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
@@ -284,7 +284,7 @@ def examples(dataset: Dataset) -> dict[str, np.ndarray]:
 
     They are spread over the whole split, because neighbors are often from one source; fewer where the group has fewer.
     """
-    of_class = dataset.task.groups(dataset.train.targets).items()
+    of_class = dataset.task.groups(dataset.train.target_values).items()
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
     return {label: rows[evenly_spread(len(rows), EXAMPLES)] for label, rows in present}
 

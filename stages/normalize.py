@@ -123,7 +123,9 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
     task = dataclasses.replace(dataset.task, **learnt)
     if isinstance(task, Classification) and {*before} <= {*names}:
         places = np.array([names.index(name) for name in before], np.int32)
-        return dataset.with_each_split(lambda one: dataclasses.replace(one, targets=places[one.targets]), task=task)
+        return dataset.with_each_split(
+            lambda one: dataclasses.replace(one, targets=places[one.target_values]), task=task
+        )
     return dataclasses.replace(dataset, task=task) if (*before,) == names else dataset
 
 

@@ -114,7 +114,7 @@ def _refuse_or_warn(
     network, examples, size = type(model.network.core), len(dataset.train), settings.batch_size
     replicas, last = strategy.in_sync, examples % size or size
     if isinstance(settings, FitSettings):
-        task = model.task.for_training(settings, dataset.train.targets)
+        task = model.task.for_training(settings, dataset.train.target_values)
         by_target = task.weights(tf.constant(dataset.train.targets[:1]), tf.float32)
         if replicas > 1 and (dataset.train.weights is not None or by_target is not None):
             raise UserError(

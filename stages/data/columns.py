@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -53,6 +53,17 @@ def taken(column: Column, rows: np.ndarray) -> Column:
     start = -raw.ctypes.data % ALIGNMENT
     aligned = raw[start : start + size].view(column.dtype).reshape(shape)
     return column.take(rows, axis=0, out=aligned, mode="clip")  # without the buffer of the other modes
+
+
+def blocks_of(column: Column) -> Iterator[np.ndarray]:
+    """Yield the values of a column, some rows at a time if it is read at each use."""
+    step = max(1, column.shape[0]) if isinstance(column, np.ndarray) else max(1, CHUNK_BYTES // _row_bytes(column))
+    for start in range(0, column.shape[0], step):
+        yield np.asarray(column[start : start + step])
+
+
+def _row_bytes(column: Column) -> int:
+    return max(1, int(np.prod(column.shape[1:])) * np.dtype(column.dtype).itemsize)
 
 
 def evenly_spread(count: int, most: int) -> np.ndarray:

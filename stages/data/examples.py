@@ -61,6 +61,26 @@ def network_dtype(dtype: Any) -> tf.DType:
     return tf.int32 if dtype.is_integer and dtype != tf.uint8 else tf.float32
 
 
+def target_reader(column: Column) -> Reader:
+    """Return a function that reads examples of the targets, in memory or wherever they are."""
+    dtype = tf.as_dtype(column.dtype)
+    if isinstance(column, np.ndarray):
+        values = tf.constant(column, target_dtype(dtype))
+        return lambda examples: tf.gather(values, examples)
+
+    def read(examples: tf.Tensor) -> tf.Tensor:
+        values = tf.numpy_function(column.__getitem__, [examples], dtype)
+        return tf.cast(tf.ensure_shape(values, [None, *column.shape[1:]]), target_dtype(dtype))
+
+    return read
+
+
+def target_dtype(dtype: Any) -> tf.DType:
+    """Return the dtype in which a task gets targets: int32 for whole numbers, also for bytes; others unchanged."""
+    dtype = tf.as_dtype(dtype)
+    return tf.int32 if dtype.is_integer else dtype
+
+
 def in_memory(array: np.ndarray) -> tf.Tensor:
     """Returns a tensor that shares the array's memory where TensorFlow can use it as it lies, else a copy."""
     if array.ctypes.data % ALIGNMENT or not array.flags.c_contiguous or not array.flags.writeable:
@@ -73,18 +93,18 @@ class SplitReader:
     """Reads examples of a split by number."""
 
     inputs: Mapping[str, Reader]
-    targets: tf.Tensor
+    targets: Reader
     weights: tf.Tensor | None = None
     """float64 [N]; None if all examples count alike."""
 
     @classmethod
     def of(cls, split: Split) -> "SplitReader":
         readers = {name: reader(column) for name, column in split.inputs.items()}
-        return cls(readers, tf.constant(split.targets), weights_of(split))
+        return cls(readers, target_reader(split.targets), weights_of(split))
 
     def read(self, examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Return the inputs and targets of `examples`, int64 [b]."""
-        return {name: read(examples) for name, read in self.inputs.items()}, tf.gather(self.targets, examples)
+        return {name: read(examples) for name, read in self.inputs.items()}, self.targets(examples)
 
 
 def weights_of(split: Split) -> tf.Tensor | None:
@@ -105,7 +125,7 @@ def spec_of(dataset: Dataset) -> Example:
         for name, column in dataset.train.inputs.items()
     }
     targets = dataset.train.targets
-    spec = tf.TensorSpec([None, *targets.shape[1:]], targets.dtype)
+    spec = tf.TensorSpec([None, *targets.shape[1:]], target_dtype(targets.dtype))
     if dataset.mixing is not None:
         spec = tf.TensorSpec([None, dataset.task.outputs], tf.float32)
     return Example(inputs, spec, tf.TensorSpec([None], tf.float64))

@@ -182,7 +182,7 @@ def load(
     rows = {name: np.sort(place[numbers][place[numbers] >= 0]) for name, numbers in source.parts.items()}
     rows = cut_classes(source.name, rows, prepared.labels, source.class_names, settings)
     described, numbers = prepared.described, prepared.numbers
-    whole = Split.of_images(prepared.images, prepared.labels, cached=described, numbers=numbers)
+    whole = Split.of_images(prepared.images, prepared.labels, numbers=numbers).with_described(described)
     splits = {name: whole.take(part) for name, part in rows.items()}
     splits["test"] = dataclasses.replace(splits["test"], files=source.names_of(numbers[rows["test"]]))
     features = {IMAGES: feature_of(source, settings)}

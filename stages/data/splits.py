@@ -3,10 +3,12 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from stages.data.split import Split
+from stages.data.columns import blocks_of
+from stages.data.split import Split, int32_labels
 from stages.errors import UserError
 from stages.features.kinds import Schema
 from stages.results import Dataset
@@ -110,13 +112,15 @@ def _allot(counts: np.ndarray, size: int, random: np.random.RandomState) -> np.n
 
 
 def dataset_of(name: str, splits: Mapping[str, Split], task: Task, features: Schema) -> Dataset:
-    """Returns the data set of `train`, `val` and `test`, with the fingerprint of their values and targets."""
+    """Return the data set of `train`, `val` and `test`, with the fingerprint of their values and targets."""
     content = hashlib.sha256()
+    splits = {key: replace(one, targets=int32_labels(one.targets)) for key, one in splits.items()}
     train, val, test = (splits[key] for key in ("train", "val", "test"))
     for key, split in {"train": train, "val": val, "test": test}.items():
         for feature, column in split.features.items():
             content.update(f"{key} {feature} {column.dtype} {column.shape}".encode())
-        content.update(split.targets.tobytes())
+        for block in blocks_of(split.targets):
+            content.update(block.tobytes())
         content.update(b"" if split.weights is None else split.weights.tobytes())
         content.update(split.described.digests.data)
     fingerprint = content.hexdigest()[:32]

@@ -161,7 +161,7 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
         predicted: columns of a file of predictions, of all test examples.
     """
     task, train = dataset.task, dataset.train
-    answer = means_of(train.targets, train.weights, len(task.names))
+    answer = means_of(train.target_values, train.weights, len(task.names))
     metrics: tuple[Metric, ...] = (metric_of(task), LogLoss())
     has_loss, r2 = True, None
     if isinstance(task, Regression):
@@ -227,7 +227,7 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     texts = [name for name, feature in columns.items() if isinstance(feature, TextFeature)]
     fit = (_linear if texts else _boosting)(train, test, columns)
     known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.target)}
-    theirs = {**known, **task.standard(fit, train.targets)}
+    theirs = {**known, **task.standard(fit, train.target_values)}
     values = values_of(task, theirs, confidence, bins)
     by_loss = _difference(LogLoss(), theirs, predicted, confidence) if is_imbalanced(dataset) else None
     return Baseline(fit.name, values, _difference(metric, theirs, predicted, confidence), len(train), by_loss)

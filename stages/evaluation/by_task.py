@@ -61,7 +61,7 @@ def is_imbalanced(dataset: Dataset) -> bool:
     task, train = dataset.task, dataset.train
     if not isinstance(task, Classification):
         return False
-    return bool(means_of(train.targets, train.weights, len(task.names)).max() >= IMBALANCED)
+    return bool(means_of(train.target_values, train.weights, len(task.names)).max() >= IMBALANCED)
 
 
 def report_of(task: Task, columns: Columns, confidence: float, bins: int) -> Measured:

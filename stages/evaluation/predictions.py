@@ -68,7 +68,7 @@ def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.nda
     """
     beside = {"weight": split.weights, "group": split.groups}
     given = {name: column for name, column in beside.items() if column is not None}
-    return {**given, task.target: np.asarray(split.targets), **task.columns(values)}
+    return {**given, task.target: split.target_values, **task.columns(values)}
 
 
 SINGULAR = {"classes": "class", "labels": "label", "targets": "target"}
@@ -110,7 +110,7 @@ def check_inputs(split: Split, where: str, policy: str) -> None:
         UserError: names the first such example, and its largest number.
     """
     limit = float(np.finfo(np.float16 if policy in HALF else np.float32).max)
-    for column in (split.encoded or {}).values():
+    for column in (split.encoded.value if split.encoded is not None else {}).values():
         for start in range(0, len(split) if np.dtype(column.dtype).kind == "f" else 0, BLOCK):
             block = np.asarray(column[start : start + BLOCK])
             wrong = ~(np.abs(block) <= limit).reshape(len(block), -1).all(axis=1)

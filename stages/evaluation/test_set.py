@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stages.data.columns import blocks_of
 from stages.data.split import Split
 from stages.features.images import ImageFeature
 from stages.results import Dataset
@@ -47,7 +48,8 @@ def digest_of(split: Split) -> str:
     """Returns a digest of the examples' numbers (or files), targets and weights, in order: 32 hexadecimal digits."""
     content = hashlib.blake2b(digest_size=16)
     content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
-    content.update(np.ascontiguousarray(split.targets).data)
+    for block in blocks_of(split.targets):
+        content.update(np.ascontiguousarray(block).data)
     content.update(b"" if split.weights is None else np.ascontiguousarray(split.weights).data)
     return content.hexdigest()
 

@@ -124,7 +124,7 @@ def with_encoder(
         if cache is not None and not all(isinstance(column, np.ndarray) for column in split.features.values()):
             key = hashlib.sha256(split.described.digests.tobytes() + _described(features).encode()).hexdigest()[:32]
             place = cache / f"encoded-{key}"
-        return replace(split, encoded=_encoded(partial(tensors, split), place, reporter))
+        return split.with_encoded(_encoded(partial(tensors, split), place, reporter))
 
     return dataset.with_each_split(encoded, encoder=encoder, features=features)
 
@@ -192,8 +192,7 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
         )
 
     def renamed(split: Split) -> Split:
-        columns = {name: split.features[own[name]] for name in features}
-        return replace(split, features=columns, made_of=None)  # the same examples
+        return split.with_same_values({name: split.features[own[name]] for name in features})
 
     encoder = keras.models.load_model(saved / f"{NAME}.keras", safe_mode=True)
     return with_encoder(dataset.with_each_split(renamed, features=features), encoder, features, cache, reporter)

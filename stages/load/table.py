@@ -130,8 +130,7 @@ def dataset_of_rows(
         groups=np.unique(source.arrays[settings.group], return_inverse=True)[1] if settings.group else None,
         numbers=source.numbers,
         files=wide.files,
-        cached=wide.described if IMAGES in wide_columns else _described(source, wide_columns),
-    )
+    ).with_described(wide.described if IMAGES in wide_columns else _described(source, wide_columns))
     splits = {name: whole.take(part) for name, part in rows.items()}
     features = {column.feature: feature_of_column(column) for column in source.used}
     for name, feature in wide.features(splits["train"]).items():

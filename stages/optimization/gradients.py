@@ -191,7 +191,7 @@ class Gradients:
 
     def mean_weight(self, split: Split) -> float:
         """Returns the mean weight of the examples of the training `split`, with those of their classes."""
-        by_target = self._task.weights(tf.constant(split.targets), tf.float64)
+        by_target = self._task.weights(tf.constant(split.target_values), tf.float64)
         weights = np.ones(1) if split.weights is None else split.weights
         return float(np.mean(weights if by_target is None else weights * by_target.numpy())) or 1.0
 

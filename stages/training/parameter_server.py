@@ -34,7 +34,7 @@ class Coordinated:
         self.waited = None  # workers make their batches within a step
         split = dataset.train
         columns = {name: tf.constant(column) for name, column in split.inputs.items()}
-        held = columns, tf.constant(split.targets), weights_of(split)
+        held = columns, tf.constant(split.target_values), weights_of(split)
         once = tf.data.Dataset.from_tensors
         whole = tf.function(lambda: once(held).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
@@ -47,7 +47,7 @@ class Coordinated:
         def compiled(splits: Any, examples: tf.Tensor, first_step: tf.Tensor) -> None:
             columns, targets, weights = next(splits)
             readers = {name: gathering(column) for name, column in columns.items()}
-            held = SplitReader(readers, targets, weights)
+            held = SplitReader(readers, lambda rows: tf.gather(targets, rows), weights)
 
             for index in tf.range(-(-tf.size(examples) // size)):
                 in_batch = examples[index * size : (index + 1) * size]

@@ -78,7 +78,7 @@ class Phase:
             unfreeze(model.network, settings.fine_tune_layers)
             trained = sum(math.prod(weight.shape) for weight in model.network.trainable_weights)
             reporter.log(f"phase {self.plan.index + 1} (fine-tuning): {trained:,} weights are trained")
-        task = model.task.for_training(settings, dataset.train.targets)
+        task = model.task.for_training(settings, dataset.train.target_values)
         peak = settings.optimizer.learning_rate
         self._per_epoch = per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         with strategy.distribution.scope(), keras_floats(model.policy):

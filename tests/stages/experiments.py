@@ -79,7 +79,7 @@ def kept(trained_on: Dataset, other: Dataset, saved: Path) -> Dataset:
 def with_bright_images(dataset: Dataset, images: np.ndarray) -> Dataset:
     """Returns `dataset` with other training images, float32, whose pixels may be as great as 1e30."""
     features = {"images": ImageFeature.of(images.shape[1:], images.dtype, (0.0, 1e30))}
-    train = Split.of_images(images, dataset.train.targets)
+    train = Split.of_images(images, dataset.train.target_values)
     return replace(dataset, features=features, train=train)
 
 

@@ -28,7 +28,7 @@ def digits() -> Dataset:
 def test_the_last_of_two_batches_is_as_small_as_in_the_whole_split(digits: Dataset, batch_size: int, left: int) -> None:
     short = shorten(digits, ShortenSettings(steps=2, batch_size=batch_size))
     assert (len(short.train), len(short.train) % batch_size) == (left, len(digits.train) % batch_size)
-    assert set(short.train.targets) == set(digits.train.targets)
+    assert set(short.train.target_values) == set(digits.train.target_values)
     assert short.fingerprint != digits.fingerprint  # the cache must not take its features for those of the whole
 
 

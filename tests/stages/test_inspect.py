@@ -116,7 +116,7 @@ def test_classes_of_the_same_name_are_warned_of() -> None:
 def test_images_of_few_levels_are_warned_of() -> None:
     """Those of 12 bits in files of 16, of which the upper 8 are read."""
     heard, given = Telling(), three(noise(20), noise(8, seed=1), noise(8, seed=2))
-    dark = Split.of_images(np.asarray(given.train.images) // 17, given.train.targets)
+    dark = Split.of_images(np.asarray(given.train.images) // 17, given.train.target_values)
     inspect(three(dark, given.val, given.test), SETTINGS, reporter=heard)
     assert [line.partition(":")[0] for line in heard.warnings] == ["the images are very dark"]
 
@@ -124,7 +124,7 @@ def test_images_of_few_levels_are_warned_of() -> None:
 def test_what_a_cache_has_noted_is_not_read_again() -> None:
     def unread(split: Split) -> Split:
         images = Streamed(lambda rows: pytest.fail("read"), split.images.shape, np.uint8)
-        return Split.of_images(images, split.targets, cached=describe(split.features))
+        return Split.of_images(images, split.target_values).with_described(describe(split.features))
 
     train, val, test = noise(50), noise(20, seed=1), noise(30, seed=2)
     expected = inspect(three(train, val, test), SETTINGS)
@@ -183,7 +183,7 @@ def test_pixels_are_scaled_from_the_range_of_the_data_set() -> None:
     assert shown(np.full((1, 2, 2, 1), np.nan, np.float32), (0.0, 0.0)).max() == 0
 
 
-BLACK = Split.of_images(np.zeros((8, 3, 3, 3), np.uint8), noise(8).targets)
+BLACK = Split.of_images(np.zeros((8, 3, 3, 3), np.uint8), noise(8).target_values)
 HUNDRED = noise(200, classes=100)
 UNUSUAL = {
     "a hundred classes": three(HUNDRED, HUNDRED, HUNDRED, tuple(f"class {i}" for i in range(100))),

@@ -58,8 +58,8 @@ def test_classes_are_those_of_the_training_by_their_names(tmp_path: Path) -> Non
     other = kept(data, raw, tmp_path)
     assert other.task.names == ("blue", "green", "red") != raw.task.names
     for name, split in other.splits.items():
-        before = np.array(raw.task.names)[raw.splits[name].targets]
-        np.testing.assert_array_equal(np.array(other.task.names)[split.targets], before)
+        before = np.array(raw.task.names)[raw.splits[name].target_values]
+        np.testing.assert_array_equal(np.array(other.task.names)[split.target_values], before)
     unknown = table(tmp_path / "three", 2, "color", color=np.where(colors == "blue", "pink", colors))
     assert kept(data, unknown, tmp_path).task.names == unknown.task.names  # which the weights refuse
 

@@ -130,7 +130,7 @@ VALUES = ("1", "0", "2.5", "cat", "dog", "", "NA", "1,5", "yes", "3 kg", " cat",
 
 def loaded(settings: TableSettings, task: TaskSettings) -> None:
     dataset = table(settings)
-    chosen_task(dataset.task, task, dataset.train.targets)
+    chosen_task(dataset.task, task, dataset.train.target_values)
 
 
 def test_only_tables_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:

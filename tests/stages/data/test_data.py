@@ -24,7 +24,7 @@ def test_digits_are_all_there_and_in_one_split_each() -> None:
     assert dataset.features["images"].shape == (8, 8, 1)
     assert dataset.train.images.dtype == np.uint8
     for split in dataset.splits.values():
-        shares = np.bincount(split.targets) / len(split)
+        shares = np.bincount(split.target_values) / len(split)
         assert np.abs(shares - 0.1).max() < 0.02
 
 
@@ -60,7 +60,7 @@ def test_examples_are_taken_by_numbers_or_by_a_mask_and_lie_where_tensorflow_sha
 
 def test_a_fingerprint_changes_with_one_pixel() -> None:
     split = Split.of_images(np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1], np.int32))
-    changed = Split.of_images(split.images[:].copy(), split.targets)
+    changed = Split.of_images(split.images[:].copy(), split.target_values)
     changed.images[3][1, 1, 0] = 1
     fingerprints = {assemble("x", train, split, split, ("a", "b")).fingerprint for train in (split, changed)}
     assert len(fingerprints) == 2

@@ -107,7 +107,7 @@ def test_a_class_without_a_test_example_is_warned_of(tmp_path: Path) -> None:
     for path in sorted((folder_of(tmp_path, classes=3, examples=40) / "class 2").iterdir())[3:]:
         path.unlink()
     dataset = image_folder(settings(tmp_path, test_fraction=0.06, val_fraction=0.1))
-    assert len(np.unique(dataset.test.targets)) < 3
+    assert len(np.unique(dataset.test.target_values)) < 3
     reporter = Telling()
     log(statistics(dataset), dataset, reporter)
     assert any("have no example in test (for instance class 2" in line for line in reporter.lines)
@@ -147,14 +147,14 @@ def test_a_set_of_tfds_is_read_whatever_its_features_are_called(
         made = replace(made, image_key="right", label_key="b")
     dataset = tfds(made)
     assert sum(len(split) for split in dataset.splits.values()) == 20
-    assert set(dataset.train.targets) == {0, 1}
+    assert set(dataset.train.target_values) == {0, 1}
     assert len(np.unique(dataset.train.described.digests)) == len(dataset.train)
 
 
 def test_the_pair_that_a_set_declares_comes_first(tmp_path: Path) -> None:
     features = {"image": IMAGE, "label": LABEL, "breed": LABEL}
     made = _usable(tmp_path, "declared", features, ("image", "breed"), supervised=("image", "breed"))
-    assert set(tfds(made).train.targets) == {0, 1}  # those of `label` are all 0
+    assert set(tfds(made).train.target_values) == {0, 1}  # those of `label` are all 0
 
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {

@@ -25,7 +25,7 @@ def test_classes_are_folders_whatever_their_names(tmp_path: Path) -> None:
     assert sum(len(split) for split in dataset.splits.values()) == 30
     assert dataset.features["images"].shape == (16, 16, 3)
     for split in dataset.splits.values():
-        assert set(split.targets) == {0, 1, 2}
+        assert set(split.target_values) == {0, 1, 2}
 
 
 def test_folders_that_are_splits_stay_apart(tmp_path: Path) -> None:

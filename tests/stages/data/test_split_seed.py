@@ -30,7 +30,9 @@ LOADERS = {"digits": digits, "image_folder": image_folder, "synthetic": syntheti
 
 def content(split: Split) -> list[tuple[bytes, int]]:
     """Returns a split's examples as a set: images and labels, in an order of their own."""
-    return sorted((image.tobytes(), int(label)) for image, label in zip(split.images[:], split.targets, strict=True))
+    return sorted(
+        (image.tobytes(), int(label)) for image, label in zip(split.images[:], split.target_values, strict=True)
+    )
 
 
 def composed(source: str, folder: Path) -> Callable[..., Dataset]:

@@ -139,7 +139,7 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere(
 def by_numpy(built: Model, split: Split) -> tuple[np.ndarray, float]:
     """Returns the confusion matrix and the mean loss of what a network answers."""
     outputs = built.network(tf.cast(split.images, tf.float32)).numpy().astype(np.float64)
-    rows, labels = np.arange(len(split)), split.targets
+    rows, labels = np.arange(len(split)), split.target_values
     confusion = np.zeros((10, 10), np.int64)
     np.add.at(confusion, (labels, outputs.argmax(axis=1)), 1)
     return confusion, (np.log(np.exp(outputs).sum(axis=1)) - outputs[rows, labels]).mean()

@@ -100,7 +100,7 @@ def test_what_tells_test_sets_apart() -> None:
     split = real_digits(8).test
     facts = facts_of(split)
     assert facts == facts_of(replace(split))
-    other_labels = replace(split, targets=np.roll(split.targets, 1))
+    other_labels = replace(split, targets=np.roll(split.target_values, 1))
     other_numbers = replace(split, numbers=np.arange(len(split)))
     other_files = replace(split, files=[f"{number}.png" for number in range(len(split))])
     other_weights = replace(split, weights=np.ones(len(split)))

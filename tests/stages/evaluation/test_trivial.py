@@ -64,7 +64,7 @@ def test_it_is_the_mean_the_majority_and_the_frequencies_of_training(tmp_path: P
     train, test = data.train, data.test
     dummy = DummyClassifier(strategy="prior").fit(train.targets, train.targets, train.weights)
     answers = dummy.predict_proba(test.targets)
-    found = told(data, of_class(np.eye(2)[test.targets]))
+    found = told(data, of_class(np.eye(2)[test.target_values]))
     accuracy = accuracy_score(test.targets, answers.argmax(axis=1), sample_weight=test.weights)
     loss = log_loss(test.targets, answers, sample_weight=test.weights)
     assert found.values == pytest.approx({"accuracy": accuracy, "log_loss": loss}, rel=1e-6)
@@ -75,7 +75,7 @@ def test_it_is_the_mean_the_majority_and_the_frequencies_of_training(tmp_path: P
     found = told(data, np.asarray(test.targets))
     majority = np.tile([1, 0], (len(test), 1))
     f1 = f1_score(test.targets, majority, average="macro", sample_weight=test.weights, zero_division=0)
-    shares = np.average(train.targets, axis=0, weights=train.weights)
+    shares = np.average(train.target_values, axis=0, weights=train.weights)
     of_each = [log_loss(test.targets[:, k], np.full(400, shares[k]), sample_weight=test.weights) for k in range(2)]
     assert found.values == pytest.approx({"macro_f1": f1, "log_loss": np.mean(of_each)}, rel=1e-6)
 
@@ -118,7 +118,7 @@ def test_under_imbalance_the_verdict_is_by_the_log_loss_too(tmp_path: Path) -> N
     assert found.sentence.startswith('the network does not beat the majority-class baseline (always "ok", 9')
     assert "; by log_loss, it does not beat this baseline: log_loss 0." in found.sentence
     assert ", 0 (no interval: equal on all 400 examples; lower" in found.sentence
-    rare = int(np.bincount(data.train.targets).argmin())
+    rare = int(np.bincount(data.train.target_values).argmin())
     sure = np.empty((400, 2))  # always the majority, but it knows which are rare
     sure[:, 1 - rare] = np.where(data.test.targets == rare, 0.51, 0.99)
     sure[:, rare] = 1 - sure[:, 1 - rare]
@@ -140,7 +140,7 @@ def test_under_imbalance_the_verdict_is_by_the_log_loss_too(tmp_path: Path) -> N
 def test_classes_that_are_balanced_are_told_by_accuracy_alone(tmp_path: Path) -> None:
     data = data_of(tmp_path, "kind", kind=np.where(FRAME.age > 0.3, "a", "b"))
     assert not is_imbalanced(data)
-    assert "log_loss" not in told(data, of_class(np.eye(2)[data.test.targets])).sentence
+    assert "log_loss" not in told(data, of_class(np.eye(2)[data.test.target_values])).sentence
 
 
 def test_images_and_the_report_have_it(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_another_data_set_is_compared_with_what_was_trained_on(tmp_path: Path) -
 
 def test_images_are_compared_with_what_was_trained_on(tmp_path: Path) -> None:
     data = real_digits()
-    darker = Split.of_images(np.asarray(data.test.images) // 2, data.test.targets)
+    darker = Split.of_images(np.asarray(data.test.images) // 2, data.test.target_values)
     for test, moved in ((data.test, []), (darker, ["images"])):
         raw = digits(DigitsSettings(split_seed=1))
         assert raw.features["images"].trained_on is None

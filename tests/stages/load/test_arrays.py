@@ -66,7 +66,7 @@ def test_the_task_follows_from_the_targets(targets: Any, task: type, names: list
     assert list(dataset.task.names) == names
     given = np.asarray(targets).reshape(ROWS, -1)[dataset.test.numbers]
     if task is Classification:
-        assert [names[row] for row in dataset.test.targets] == list(map(str, given[:, 0]))
+        assert [names[row] for row in dataset.test.target_values] == list(map(str, given[:, 0]))
     else:
         np.testing.assert_array_equal(dataset.test.targets, given.astype(dataset.test.targets.dtype))
 

@@ -102,7 +102,7 @@ def test_the_task_follows_from_the_target(load: Load, target: Any, task: type) -
             classes = np.array(dataset.task.names)[targets].tolist()
             assert classes == [str(value) for value in column(dataset, target, split)]
     if isinstance(dataset.task, Regression):
-        np.testing.assert_allclose(dataset.task.mean, dataset.train.targets.astype(float).mean(axis=0))
+        np.testing.assert_allclose(dataset.task.mean, dataset.train.target_values.astype(float).mean(axis=0))
     assert not set(names) & set(dataset.features)
 
 
@@ -133,9 +133,9 @@ def test_kinds_can_be_declared(load: Load, tmp_path: Path) -> None:
 
 
 def test_splits_have_a_proportionate_part_of_each_class_or_quantile(load: Load) -> None:
-    shares = [np.bincount(split.targets) / len(split) for split in load("color").splits.values()]
+    shares = [np.bincount(split.target_values) / len(split) for split in load("color").splits.values()]
     np.testing.assert_allclose(shares[1:], [shares[0]] * 2, atol=0.03)
-    means = [np.mean(split.targets) for split in load("price").splits.values()]
+    means = [np.mean(split.target_values) for split in load("price").splits.values()]
     np.testing.assert_allclose(means, np.mean(means), rtol=0.05)
 
 

@@ -37,7 +37,7 @@ def test_folders_are_classes_and_splits_are_cut(tmp_path: Path) -> None:
     texts = np.concatenate([split.features["text"][:] for split in dataset.splits.values()])
     assert len({*texts}) == 101
     for split in dataset.splits.values():
-        for text, label, file in zip(split.features["text"][:], split.targets, split.files or (), strict=True):
+        for text, label, file in zip(split.features["text"][:], split.target_values, split.files or (), strict=True):
             assert file.split("/")[0] == dataset.task.names[label]
             assert text == ("" if "empty" in file else (tmp_path / file).read_text())
 

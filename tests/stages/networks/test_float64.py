@@ -119,7 +119,7 @@ def assert_equal_to_numpy(
     for found, expected in zip(trained.model.network.get_weights(), weights, strict=True):
         np.testing.assert_allclose(found, expected, rtol=BOUND, atol=BOUND)
     np.testing.assert_allclose([row["train/loss"] for row in trained.history], losses, rtol=BOUND)
-    val = (dataset.val.images[:], dataset.val.targets)
+    val = (dataset.val.images[:], dataset.val.target_values)
     plain = replace(given, label_smoothing=0.0, class_weights=None)
     expected_loss = loss_and_gradients(weights, val, plain, dataset)[0]
     assert trained.history[-1]["val/loss"] == pytest.approx(expected_loss, rel=BOUND)

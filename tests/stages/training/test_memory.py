@@ -76,7 +76,7 @@ def test_an_evaluation_halves_its_batch() -> None:
     dataset, where = real_digits(64), one_device()
     images = np.array(dataset.test.images[:])
     images[150] = 100
-    split = Split.of_images(images, dataset.test.targets)
+    split = Split.of_images(images, dataset.test.target_values)
     model = hungry_model(dataset, where, 50, 2.0)
     scores = [Scorer(where, model).score(split, size, predicts=True) for size in (100, 25)]
     of_100, of_25 = (np.asarray(one.predictions) for one in scores)

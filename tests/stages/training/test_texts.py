@@ -94,6 +94,6 @@ def test_networks_tell_packages_by_their_docstrings(docstrings: Dataset, network
     given = settings(batch_size=64, optimizer=adam(learning_rate=0.003))
     trained, _ = after_steps(one_device(), docstrings, given, 100, partial(build, network=network, policy=policy))
     answers = np.asarray(trained.network(docstrings.test.inputs["text"][:])).argmax(axis=1)
-    majority = np.bincount(docstrings.test.targets).max() / len(docstrings.test)
+    majority = np.bincount(docstrings.test.target_values).max() / len(docstrings.test)
     assert len(docstrings.test) > 80
     assert (answers == docstrings.test.targets).mean() > majority + 0.3

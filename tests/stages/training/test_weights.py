@@ -28,7 +28,7 @@ def is_small(dataset: Dataset) -> Dataset:
 
 
 def weighted(dataset: Dataset, by_class: list[float]) -> Dataset:
-    train = replace(dataset.train, weights=np.array(by_class)[dataset.train.targets])
+    train = replace(dataset.train, weights=np.array(by_class)[dataset.train.target_values])
     return replace(dataset, train=train)
 
 
@@ -76,7 +76,7 @@ def test_weights_of_classes_are_weights_of_their_examples(case: str) -> None:
 
 def test_a_weight_repeats_an_example_and_a_common_factor_changes_nothing() -> None:
     by_class = [1.0, 2.0, 0.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0, 2.0]
-    rows = np.repeat(np.arange(len(DIGITS.train)), np.array(by_class, int)[DIGITS.train.targets])
+    rows = np.repeat(np.arange(len(DIGITS.train)), np.array(by_class, int)[DIGITS.train.target_values])
     repeated = replace(DIGITS, train=DIGITS.train.take(rows))
     weights = [1000.0 * weight for weight in by_class]
     expected, told = run(repeated, one_device(), epochs=3, batch_size=len(rows))

@@ -67,7 +67,7 @@ def without_last_image(split: Split) -> Split:
     """Returns `split` as a stage of one's own changes it, with digests of what it was."""
     images = np.array(split.images[:])
     images[-1] = 0
-    return replace(replace(split, cached=split.described), features={IMAGES: images})
+    return replace(split.with_described(split.described), features={IMAGES: images})
 
 
 def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None:
