@@ -1,8 +1,8 @@
 """The `augment` stage: random changes of the training images.
 
-Keras' preprocessing layers draw from a seed generator that each replica keeps, so what they do to an image is no
-function of its row in the global batch: two replicas would not equal one device, nor a resumed run the whole one. Here
-all random numbers come from outside.
+Keras' preprocessing layers draw from a seed generator that each replica keeps, so the change of an image is not a
+function of its row in the global batch: two replicas would not equal one device, nor a resumed run an uninterrupted
+one. Here all random numbers come from outside.
 """
 
 import dataclasses
@@ -10,12 +10,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import ClassVar
 
 import tensorflow as tf
 
 from stages.augmentations import color, geometry
 from stages.augmentations.mixing import Mixing
+from stages.augmentations.transforms import Example, Transform
 from stages.errors import UserError
+from stages.features.images import images_of
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import AugmentSettings
@@ -59,31 +62,32 @@ RANDOMS = 2
 
 
 def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | None = None) -> Dataset:
-    """Returns the data set with its augmentation and mixing, or with none where `settings` change nothing.
+    """Return the data set with the transforms that `settings` describe; with none if they change nothing.
 
-    Saturation and hue need three channels. For other images the two are skipped, which is logged and recorded.
+    Only images are changed, and targets that are masks of images. Saturation and hue require three channels. For other
+    images both are skipped, which is logged and recorded.
     """
-    images = dataset.images
-    if images is None:
+    images = images_of(dataset.features)
+    if not images:
         if settings.changes or settings.mixes:
-            problem = f"augment is supported only if images are the only input, and {dataset.name} has other inputs"
-            raise UserError(problem, "", "augment=none")
+            raise UserError(f"augment requires images, and {dataset.name} has none", "", "augment=none")
         return dataset
-    channels = images.shape[2]
+    gray = next((one for one in images.values() if one.channels != 3), None)
     color_settings = [name for name in ("saturation", "hue") if getattr(settings, name)]
     params = {}
-    if channels != 3 and color_settings:
-        found = f"{channels} channel{'' if channels == 1 else 's'}"
+    if gray is not None and color_settings:
+        found = f"{gray.channels} channel{'' if gray.channels == 1 else 's'}"
         params = {"skipped": f"{', '.join(color_settings)} (the images have {found}, not 3)"}
         (reporter or Reporter()).log(f"augment: skipped {params['skipped']}")
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
-    return dataclasses.replace(
-        dataset,
-        augmentation=Changes(settings, images.ends) if settings.changes else None,
-        mixing=Mixing(settings.mixup, settings.cutmix) if settings.mixes else None,
-        augments_in_step=settings.where == "model" and settings.changes,
-        record=Record(params),
-    )
+    transforms: list[Transform] = []
+    if settings.changes:
+        ends = {name: image.ends for name, image in images.items()}
+        transforms.append(Augmentation(settings, ends, dataset.task.ignored_pixel))
+    if settings.mixes:
+        task = dataset.task
+        transforms.append(Mixing(settings.mixup, settings.cutmix, tuple(images), task.soften, task.outputs))
+    return dataclasses.replace(dataset, transforms=tuple(transforms), record=Record(params))
 
 
 class RandAugment:
@@ -144,39 +148,57 @@ class RandAugment:
 
 
 @dataclass(frozen=True)
-class Changes:
-    """The changes of `settings`, as one resampling of each image and one change of its colors.
+class Augmentation(Transform):
+    """Changes the images of an example, and a target that is a mask of them, by the same random numbers."""
 
-    In geometry the crop comes first, then flips, rotation, zoom and translation; in color brightness,
-    contrast, saturation and hue; RandAugment's operations come after them. Values are clipped to `pixel_range` once,
-    at the end.
-    """
+    purpose: ClassVar[str] = "augment"
 
     settings: AugmentSettings
-    pixel_range: tuple[float, float]
+    ends: Mapping[str, tuple[float, float]]
+    """The inputs that are images, with the range of their pixels."""
+    ignored_pixel: int | None = None
+    """The value of the target's pixels that come from outside of the mask. None: the target is not a mask."""
 
     @property
     def randoms(self) -> int:
         return len(COLUMNS) + RANDOMS * self.settings.rand_augment
 
+    @property
+    def in_step(self) -> bool:
+        return self.settings.where == "model"
+
+    @tf.autograph.experimental.do_not_convert  # it has no loops, and rewriting it takes seconds
+    def __call__(self, example: Example, numbers: tf.Tensor) -> Example:
+        inputs = dict(example.inputs)
+        for name, ends in self.ends.items():
+            inputs[name] = Changes(self.settings, ends)(inputs[name], numbers)
+        targets = example.targets
+        if self.ignored_pixel is not None:
+            targets = Changes(self.settings).of_masks(targets, numbers, self.ignored_pixel)
+        return example._replace(inputs=inputs, targets=targets)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of `settings`, as one resampling of each image and one change of its colors.
+
+    In geometry the crop comes first, then flips, rotation, zoom and translation; in color brightness, contrast,
+    saturation and hue; RandAugment's operations come after them. Values are clipped to `pixel_range` once, at the end.
+    """
+
+    settings: AugmentSettings
+    pixel_range: tuple[float, float] = (0.0, 255.0)
+
     @tf.autograph.experimental.do_not_convert  # it has no loops, and rewriting it takes seconds
     def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
-        """See `Augmentation`."""
-        channels = images.shape[3]
-        settings = self.settings
-        columns = tf.unstack(tf.cast(uniforms[:, : len(COLUMNS)], tf.float64), axis=1)
-        numbers = dict(zip(COLUMNS, columns, strict=True))
-        drawn = None
-        if settings.rand_augment and settings.magnitude:
-            drawn = RandAugment(tf.cast(uniforms[:, len(COLUMNS) :], tf.float64), settings.magnitude / 10, channels)
-        height, width = tf.unstack(tf.cast(tf.shape(images)[1:3], tf.float64))
-        flips = (numbers["flip_x"] < settings.horizontal_flip * 0.5, numbers["flip_y"] < settings.vertical_flip * 0.5)
-        before, after = self.geometry_matrices(numbers, width, height)
-        after += drawn.geometry(width, height) if drawn else []
-        if before or after:
-            changed = geometry.resample(images, reduce(tf.matmul, [*before, geometry.flip(*flips), *after]))
-        else:
-            changed = geometry.mirror(images, *flips) if settings.horizontal_flip or settings.vertical_flip else images
+        """Return changed images.
+
+        Args:
+            images: float32 [b, H, W, C].
+            uniforms: float32 [b, randoms], in [0, 1).
+        """
+        numbers, drawn = self._numbers(uniforms, images.shape[3])
+        changed = self._moved(images, numbers, drawn)
         changed = self._recolored(changed, numbers, drawn)
         low, high = self.pixel_range
         if drawn:
@@ -184,6 +206,45 @@ class Changes:
             changed = color.posterize(changed, drawn.steps(low, high), low)
             changed = color.solarize(changed, drawn.thresholds(low, high), low, high)
         return tf.ensure_shape(tf.clip_by_value(changed, low, high), images.shape)
+
+    def of_masks(self, masks: tf.Tensor, uniforms: tf.Tensor, outside: int) -> tf.Tensor:
+        """Return masks, int32 [b, H, W], moved as their images are by the same numbers.
+
+        Each pixel has the value of the nearest one, and `outside` if it comes from outside of the mask.
+        """
+        numbers, drawn = self._numbers(uniforms, 3)
+        flips, matrices = self._geometry(masks, numbers, drawn)
+        if matrices is not None:
+            return geometry.move_masks(masks, matrices, outside)
+        return masks if flips is None else geometry.mirror(masks[..., None], *flips)[..., 0]
+
+    def _numbers(self, uniforms: tf.Tensor, channels: int) -> tuple[dict[str, tf.Tensor], RandAugment | None]:
+        """Return the random numbers by their use, float64 [b], and the operations of RandAugment that they draw."""
+        columns = tf.unstack(tf.cast(uniforms[:, : len(COLUMNS)], tf.float64), axis=1)
+        drawn = None
+        if self.settings.rand_augment and self.settings.magnitude:
+            of_operations = tf.cast(uniforms[:, len(COLUMNS) :], tf.float64)
+            drawn = RandAugment(of_operations, self.settings.magnitude / 10, channels)
+        return dict(zip(COLUMNS, columns, strict=True)), drawn
+
+    def _moved(self, images: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: RandAugment | None) -> tf.Tensor:
+        flips, matrices = self._geometry(images, numbers, drawn)
+        if matrices is not None:
+            return geometry.resample(images, matrices)
+        return images if flips is None else geometry.mirror(images, *flips)
+
+    def _geometry(
+        self, pixels: tf.Tensor, numbers: dict[str, tf.Tensor], drawn: RandAugment | None
+    ) -> tuple[tuple[tf.Tensor, tf.Tensor] | None, tf.Tensor | None]:
+        """Return which of `pixels`, [b, H, W, ...], are flipped, or the matrices of all moves; None for what is off."""
+        settings = self.settings
+        height, width = tf.unstack(tf.cast(tf.shape(pixels)[1:3], tf.float64))
+        flips = (numbers["flip_x"] < settings.horizontal_flip * 0.5, numbers["flip_y"] < settings.vertical_flip * 0.5)
+        before, after = self.geometry_matrices(numbers, width, height)
+        after += drawn.geometry(width, height) if drawn else []
+        if before or after:
+            return None, reduce(tf.matmul, [*before, geometry.flip(*flips), *after])
+        return (flips if settings.horizontal_flip or settings.vertical_flip else None), None
 
     def geometry_matrices(
         self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor

@@ -12,6 +12,7 @@ import tensorflow as tf
 from stages.collectives import is_chief
 from stages.data import batches
 from stages.data.columns import evenly_spread
+from stages.data.examples import SplitReader
 from stages.features.categories import CategoryFeature
 from stages.features.kinds import IMAGES
 from stages.features.numbers import SAMPLE, NumberFeature
@@ -268,8 +269,8 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     title = f"Training images by {'class' if dataset.task.named == 'classes' else 'group'} ({len(chosen)} of {count})"
     rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
-    if dataset.augmentation is not None:
-        changed = augmented(dataset, np.stack([row[0] for row in rows_of_images]), EXAMPLES - 1, settings.seed)
+    if not all(transform.combines for transform in dataset.transforms):
+        changed = augmented(dataset, np.array([rows[0] for rows in chosen.values()]), EXAMPLES - 1, settings.seed)
         title = f"{title}: the original and {EXAMPLES - 1} augmented versions"
         drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
     images, targets = first_batch(dataset, settings)
@@ -289,21 +290,27 @@ def examples(dataset: Dataset) -> dict[str, np.ndarray]:
     return {label: rows[evenly_spread(len(rows), EXAMPLES)] for label, rows in present}
 
 
-def augmented(dataset: Dataset, originals: np.ndarray, versions: int, seed: int) -> np.ndarray:
-    """Returns each image and `versions` of it, float32 [n, 1 + versions, H, W, C], by the training's own function.
+def augmented(dataset: Dataset, rows: np.ndarray, versions: int, seed: int) -> np.ndarray:
+    """Return images and `versions` of each, float32 [n, 1 + versions, H, W, C], changed as in training.
 
     Args:
-        originals: uint8 or float32 [n, H, W, C].
-        seed: fixes the random numbers; they are not those of any step.
+        dataset: The data set, with its transforms. Those that combine examples are left out.
+        rows: Examples of the training split, int64 [n].
+        versions: The number of versions of each image.
+        seed: A seed for the random numbers, which are not those of any step.
     """
-    assert dataset.augmentation is not None
+
+    def key(purpose: str) -> Any:
+        return [derive(seed, "inspect", purpose), 0]
+
     with tf.device("/cpu:0"):
-        repeated = tf.repeat(tf.cast(originals, tf.float32), versions, axis=0)
-        shape = [len(originals) * versions, dataset.augmentation.randoms]
-        uniforms = tf.random.stateless_uniform(shape, [derive(seed, "inspect", "augment"), 0])
-        changed = dataset.augmentation(repeated, uniforms).numpy()
-    changed = changed.reshape(len(originals), versions, *originals.shape[1:])
-    return np.concatenate([originals[:, np.newaxis].astype(np.float32), changed], axis=1)
+        example = SplitReader.of(dataset.train).read(tf.repeat(rows, versions))
+        originals = example.inputs[IMAGES][::versions].numpy()
+        for transform in dataset.transforms:
+            if not transform.combines:
+                example = transform(example, transform.draw(len(rows) * versions, key))
+        changed = example.inputs[IMAGES].numpy().reshape(len(rows), versions, *originals.shape[1:])
+    return np.concatenate([originals[:, np.newaxis], changed], axis=1)
 
 
 def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray, np.ndarray]:

@@ -119,7 +119,7 @@ def model(
     split = layers is not None or strategy.coordinator is not None
     metrics = tuple(network.core.metrics)
     rebuild = build_on_one_device if split else None
-    in_step = dataset.augmentation if dataset.augments_in_step else None
+    in_step = tuple(transform for transform in dataset.transforms if transform.in_step)
     in_float32 = partial(build_on_one_device, "float32", {})
     return Model(network, task, policy, metrics, rebuild, record, in_step, in_float32, trained_on, tf32 == "on")
 
@@ -253,7 +253,7 @@ def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Mode
 
 
 def _refuse_own_loss(network: keras.Model, dataset: Dataset) -> None:
-    if network.has_own_loss and (dataset.train.weights is not None or dataset.mixing is not None):
+    if network.has_own_loss and (dataset.train.weights is not None or dataset.combines_examples):
         raise UserError(
             f"{type(network.core).__name__} overrides compute_loss, which is not supported with MixUp, CutMix or "
             "example weights: it may not handle mixed labels, and Keras divides weighted losses by the number of "

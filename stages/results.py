@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from stages.augmentations.mixing import Mixing
+    from stages.augmentations.transforms import Transform
 
 
 @dataclass(frozen=True)
@@ -116,20 +116,6 @@ class Normalization:
     automatic: bool = False
 
 
-class Augmentation(Protocol):
-    """A pure function of images and random numbers, so that a resumed run sees the same images again.
-
-    The result for an image must depend neither on the other images of the batch nor on its place among them.
-    """
-
-    @property
-    def randoms(self) -> int:
-        """Random numbers that it takes for each image."""
-
-    def __call__(self, images: tf.Tensor, uniforms: tf.Tensor) -> tf.Tensor:
-        """Takes float32 [b, H, W, C] and float32 [b, randoms] in [0, 1); returns float32 [b, H, W, C]."""
-
-
 @dataclass(frozen=True)
 class Dataset:
     """Three disjoint splits, a description of their features, and the preprocessing of the training examples.
@@ -154,12 +140,8 @@ class Dataset:
     network takes raw features."""
     normalization: Normalization = Normalization()
     """Scaling of images, applied by the first layer of the network."""
-    augmentation: Augmentation | None = None
-    """Applied to each training image separately, if not None."""
-    mixing: Mixing | None = None
-    """Applied to pairs of training images after the augmentation, if not None."""
-    augments_in_step: bool = False
-    """Whether the training step applies `augmentation` on its device. By default the input pipeline does."""
+    transforms: tuple[Transform, ...] = ()
+    """Random changes of the training examples, in order."""
     record: Record = Record()
     is_shuffled: bool = True
     """Whether each epoch has a different order of the training split."""
@@ -183,6 +165,11 @@ class Dataset:
         """The feature of `Split.of_images` if it is the only feature, else None."""
         only = self.features.get(IMAGES) if len(self.features) == 1 else None
         return only if isinstance(only, ImageFeature) else None
+
+    @property
+    def combines_examples(self) -> bool:
+        """Whether training examples are combined with others, such as by MixUp, and so their targets too."""
+        return any(transform.combines for transform in self.transforms)
 
     @property
     def unit(self) -> str:
@@ -220,8 +207,8 @@ class Model:
     rebuild: Callable[[], keras.Model] | None = None
     """Builds the same network on one device, with different weights. None if this one works on any device."""
     record: Record = Record()
-    augmentation: Augmentation | None = None
-    """Applied by the training step before the network. None if the input pipeline applies it."""
+    transforms: tuple[Transform, ...] = ()
+    """Transforms that the training step applies to its examples before the network."""
     rebuild_in_float32: Callable[[], keras.Model] | None = None
     """Like `rebuild`, but in float32 for every policy. None if the model cannot be built again."""
     trained_on: np.ndarray | None = None

@@ -21,7 +21,14 @@ CODE = [path for folder in ("pipeline", "stages") for path in (ROOT / folder).rg
 VOCABULARY = ("declared", "errors", "metrics", "reporter", "results", "reuse", "seeds", "settings", "tables", "targets")
 """Modules of `stages` that every folder and every stage may import, and that import none of them."""
 
-CONTRACTS = ("augmentations.mixing", "data.columns", "data.split", "features.images", "features.kinds", "tasks.task")
+CONTRACTS = (
+    "augmentations.transforms",
+    "data.columns",
+    "data.split",
+    "features.images",
+    "features.kinds",
+    "tasks.task",
+)
 """Modules in folders that also belong to the vocabulary, because all of the code exchanges their objects."""
 
 SHARED = (

@@ -36,6 +36,18 @@ def crop(width: tf.Tensor, height: tf.Tensor, x: tf.Tensor | float, y: tf.Tensor
     return _matrix(width, 0.0, x, 0.0, height, y)
 
 
+def move_masks(masks: tf.Tensor, matrices: tf.Tensor, outside: int) -> tf.Tensor:
+    """Return int32 [b, H, W], read by `matrices` as `resample` reads images, but from the nearest pixel.
+
+    Args:
+        masks: Whole numbers, int32 [b, H, W].
+        matrices: See `resample`.
+        outside: The value of pixels that lie outside of the mask.
+    """
+    moved = _projected(masks[..., None], matrices, "NEAREST", "CONSTANT", float(outside))
+    return tf.ensure_shape(moved[..., 0], masks.shape)
+
+
 def _matrix(*entries: tf.Tensor | float) -> tf.Tensor:
     """Returns (x, y) -> (a x + b y + c, d x + e y + f); of `entries` a … f the first is float64 [b]."""
     ones = tf.ones_like(entries[0])
@@ -54,10 +66,14 @@ def mirror(images: tf.Tensor, mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.
 
 
 def resample(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
-    """Returns float32 [b, H, W, C], read bilinearly by `matrices`; what lies outside is mirrored in.
+    """Return float32 [b, H, W, C], read bilinearly by `matrices`; what lies outside is mirrored in.
 
     Whole pixels that move to whole pixels, as by flips, keep their values exactly.
     """
+    return _projected(images, matrices, "BILINEAR", "REFLECT", 0.0)
+
+
+def _projected(images: tf.Tensor, matrices: tf.Tensor, interpolation: str, fill_mode: str, fill: float) -> tf.Tensor:
     size = tf.shape(images)[1:3]
     center_y, center_x = tf.unstack(tf.cast(size - 1, tf.float64) / 2.0)
     rows = matrices[:, :2, :]
@@ -69,7 +85,7 @@ def resample(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
         images=images,
         transforms=transforms,
         output_shape=size,
-        fill_value=0.0,
-        interpolation="BILINEAR",
-        fill_mode="REFLECT",
+        fill_value=fill,
+        interpolation=interpolation,
+        fill_mode=fill_mode,
     )

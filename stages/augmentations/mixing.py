@@ -1,30 +1,39 @@
-"""MixUp and CutMix: the images and labels of two examples of a batch in one.
+"""MixUp and CutMix: combine the images and targets of two examples of a batch.
 
 Sources: Zhang et al. 2018 (arXiv:1710.09412), Yun et al. 2019 (arXiv:1905.04899).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tensorflow as tf
 
-Key = Callable[[str], tf.Tensor]
-"""From a purpose to the seed, int32 [2], of its random numbers in a step."""
+from stages.augmentations.transforms import Example, Key, Transform
 
 
 @dataclass(frozen=True)
-class Mixing:
-    """Mixes each image with its partner's, by MixUp or by CutMix.
+class Mixing(Transform):
+    """Mixes the images of each example with those of its partner, by MixUp or by CutMix, and their targets."""
 
-    mixup, cutmix: alpha of the Beta(alpha, alpha) that an example's weight in the image is drawn from; 0: never. With
-        both, half of the examples are mixed in either way.
-    """
+    combines: ClassVar[bool] = True
 
     mixup: float
+    """Alpha of the Beta(alpha, alpha) from which the weight of the example is drawn; 0: never."""
     cutmix: float
+    """The same for CutMix. With both, half of the examples are mixed in either way."""
+    images: tuple[str, ...]
+    """The inputs that are images."""
+    soften: Callable[[tf.Tensor], tf.Tensor]
+    """Converts targets to float32 [b, outputs], which can be mixed."""
+    outputs: int
+    """The width of these targets."""
+
+    def spec(self, example: Example) -> Example:
+        return example._replace(targets=tf.TensorSpec([None, self.outputs], tf.float32))
 
     def partners(self, rows: tf.Tensor, count: tf.Tensor, key: Key) -> tf.Tensor:
-        """Returns the rows of a global batch of `count` examples that `rows`, int64 [b], are mixed with.
+        """Return the partners of `rows`.
 
         All partners of a step are equally far away, 1 to count - 1 rows, cyclically; a single example is its own.
         """
@@ -32,8 +41,10 @@ class Mixing:
         return (rows + 1 + tf.cast(number * tf.cast(count - 1, tf.float64), tf.int64)) % count
 
     def draw(self, batch_size: int, key: Key) -> tf.Tensor:
-        """Returns for each row of a global batch, float64 [batch_size, 4]: 1 for CutMix or 0 for MixUp; the weight of
-        the example; the center of CutMix's box, x and y in [0, 1) of the sides.
+        """Return four numbers for each row of a global batch, float64 [batch_size, 4].
+
+        They are 1 for CutMix or 0 for MixUp; the weight of the example; and the center of CutMix's box, x and y, as
+        fractions of the sides.
         """
         uniforms = tf.random.stateless_uniform([batch_size, 3], key("mixing"), dtype=tf.float64)
         odds = 0.5 if self.mixup and self.cutmix else float(self.cutmix > 0)
@@ -42,17 +53,23 @@ class Mixing:
         weight = tf.where(is_cut > 0, weights[1], weights[0])
         return tf.concat([is_cut[:, None], weight[:, None], uniforms[:, 1:]], axis=1)
 
-    def __call__(
-        self, images: tuple[tf.Tensor, tf.Tensor], targets: tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns mixed images, float32 [b, H, W, C], and their targets, float32 [b, outputs].
+    def __call__(self, example: Example, numbers: tf.Tensor) -> Example:
+        raise NotImplementedError("mixing needs two examples")
 
-        Args:
-            images: the examples' own and their partners', each float32 [b, H, W, C].
-            targets: of the same examples, each float32 [b, outputs].
-            numbers: the rows of `draw` for the examples.
+    def combine(self, example: Example, partner: Example, numbers: tf.Tensor) -> Example:
+        """Return the mixed images, float32 [b, H, W, C], and their targets, float32 [b, outputs].
+
+        Of several images, all are mixed by the weight and the box of the same numbers.
         """
-        own, partner = images
+        targets = self.soften(example.targets), self.soften(partner.targets)
+        inputs = dict(example.inputs)
+        for name in self.images:
+            inputs[name], weight = self._mixed(example.inputs[name], partner.inputs[name], numbers)
+        return example._replace(inputs=inputs, targets=weight * targets[0] + (1.0 - weight) * targets[1])
+
+    def _mixed(self, own: tf.Tensor, partner: tf.Tensor, numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return mixed images, and the weight of the examples' own targets, float32 [b, 1]."""
+        images = own, partner
         is_cut = numbers[:, 0] > 0
         drawn = numbers[:, 1]
         height, width = own.shape[1:3]
@@ -72,12 +89,11 @@ class Mixing:
         pixels = tf.math.count_nonzero(inside_x, axis=1) * tf.math.count_nonzero(inside_y, axis=1)
         uncovered = 1.0 - tf.cast(pixels, tf.float64) / (height * width)  # the edge may cut the box
         weight = tf.cast(tf.where(is_cut, uncovered, drawn), tf.float32)[:, None]
-        own_target, partner_target = targets
-        return mixed, weight * own_target + (1.0 - weight) * partner_target
+        return mixed, weight
 
 
 def beta(alpha: float, count: int, key: Key) -> tf.Tensor:
-    """Returns draws from Beta(alpha, alpha), float64 [count].
+    """Return draws from Beta(alpha, alpha), float64 [count].
 
     The ratio of a Gamma(alpha) number to the sum of two; from logarithms, as for a small alpha most would round to 0.
     Gamma(alpha) is Gamma(alpha + 1) times U^(1 / alpha): Marsaglia and Tsang 2000, section 6.
@@ -89,6 +105,6 @@ def beta(alpha: float, count: int, key: Key) -> tf.Tensor:
 
 
 def _inside(size: int, center: tf.Tensor, side: tf.Tensor) -> tf.Tensor:
-    """Returns which of `size` pixels lie in a box, bool [b, size]; its center and side [b] are fractions of `size`."""
+    """Return which of `size` pixels lie in a box, bool [b, size]; its center and side [b] are fractions of `size`."""
     pixels = tf.range(size, dtype=tf.float64)[None, :] + 0.5
     return tf.abs(pixels - size * center[:, None]) < size * side[:, None] / 2.0

@@ -6,7 +6,7 @@ step, and gives every replica its part of a batch that does not divide.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,9 +15,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
-from stages.data.examples import Example, SplitReader
+from stages.augmentations.transforms import Example, Transform
+from stages.data.examples import SplitReader
 from stages.data.split import Split
-from stages.results import Augmentation, Dataset, Strategy
+from stages.results import Dataset, Strategy
 from stages.seeds import derive
 
 InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -185,26 +186,20 @@ def batch_of_rows(
         rows: int64 [b], and how much each counts, float64 [b].
     """
     chosen, weights = rows
-    if changes is None:
-        inputs, targets, *uniforms = reader.read(tf.gather(numbers, chosen))
-    else:
-        inputs, targets, *uniforms = changes.apply(reader, numbers, chosen, step)
-    if reader.weights is not None:
-        weights *= tf.gather(reader.weights, tf.gather(numbers, chosen))
-    return Example(inputs, targets, weights, tuple(uniforms))
+    example = reader.read(tf.gather(numbers, chosen)) if changes is None else changes(reader, numbers, chosen, step)
+    return example._replace(weights=weights if reader.weights is None else weights * example.weights)
 
 
-def augmented(inputs: Mapping[str, tf.Tensor], augmentation: Augmentation, uniforms: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns `inputs` with images, the values of four axes, augmented."""
-    return {
-        name: tf.ensure_shape(augmentation(value, uniforms), value.shape) if value.shape.rank == 4 else value
-        for name, value in inputs.items()
-    }
+def augmented(example: Example, transforms: Sequence[Transform]) -> Example:
+    """Return an example with the transforms that the training step applies."""
+    for transform, numbers in zip(transforms, example.uniforms, strict=True):
+        example = transform(example, numbers)
+    return example._replace(uniforms=())
 
 
 @dataclass(frozen=True)
 class RandomChanges:
-    """Random changes of training batches: shuffled, augmented and mixed as `dataset` says.
+    """Random changes of training batches: the transforms of a data set, in order.
 
     Their random numbers are those of a step and of each example's row in its global batch, whoever computes it.
     """
@@ -213,43 +208,44 @@ class RandomChanges:
     batch_size: int
     seed: int
 
-    def apply(self, reader: SplitReader, numbers: tf.Tensor, rows: tf.Tensor, step: tf.Tensor) -> tuple[Any, ...]:
-        """Returns inputs and targets of `rows`, int64 [b], of the global batch of `step`.
+    def __call__(self, reader: SplitReader, numbers: tf.Tensor, rows: tf.Tensor, step: tf.Tensor) -> Example:
+        """Return some rows of the global batch of `step`, changed.
 
-        Targets are float32 [b, classes] where images are mixed. Where the training step is to augment, images are
-        unchanged, and its random numbers follow, float32 [b, randoms].
+        Transforms that the training step applies are left to it, with their random numbers in `uniforms`.
 
         Args:
-            numbers: of the examples of the whole global batch in the split, int64 [count].
+            reader: Reads the training split.
+            numbers: The numbers of the examples of the whole global batch in the split, int64 [count].
+            rows: int64 [b].
+            step: The step of the run, int64 [].
         """
 
         def key(purpose: str) -> tf.Tensor:
             return tf.stack([derive(self.seed, purpose), tf.cast(step, tf.int32)])
 
-        augmentation = self.dataset.augmentation
-        mixing = self.dataset.mixing
-        needed = rows
-        if mixing is not None:  # a row that is also a partner, or a partner twice, is computed once
-            partners = mixing.partners(rows, tf.size(numbers, tf.int64), key)
+        def changed(rows: tf.Tensor, transforms: Sequence[Transform]) -> Example:
+            if not transforms:
+                return reader.read(tf.gather(numbers, rows))
+            *before, last = transforms
+            if not last.combines:
+                example = changed(rows, before)
+                return last(example, tf.gather(last.draw(self.batch_size, key), rows))
+            partners = last.partners(rows, tf.size(numbers, tf.int64), key)
+            # A row that is also a partner, or a partner twice, is computed once.
             needed, places = tf.unique(tf.concat([rows, partners], axis=0))
-        inputs, targets = reader.read(tf.gather(numbers, needed))
-        if augmentation is not None:
-            uniforms = tf.random.stateless_uniform([self.batch_size, augmentation.randoms], key("augment"))
-            uniforms = tf.gather(uniforms, needed)
-            if self.dataset.augments_in_step:
-                return inputs, targets, uniforms
-            inputs = augmented(inputs, augmentation, uniforms)
-        if mixing is None:
-            return inputs, targets
-        own, partner = tf.split(places, 2)
-        [(name, images)] = inputs.items()
-        soft = self.dataset.task.soften
-        mixed, targets = mixing(
-            (tf.gather(images, own), tf.gather(images, partner)),
-            (soft(tf.gather(targets, own)), soft(tf.gather(targets, partner))),
-            tf.gather(mixing.draw(self.batch_size, key), rows),
-        )
-        return {name: mixed}, targets
+            example = changed(needed, before)
+            own, partner = (_rows_of(example, part) for part in tf.split(places, 2))
+            return last.combine(own, partner, tf.gather(last.draw(self.batch_size, key), rows))
+
+        transforms = self.dataset.transforms
+        example = changed(rows, [one for one in transforms if not one.in_step])
+        uniforms = [tf.gather(one.draw(self.batch_size, key), rows) for one in transforms if one.in_step]
+        return example._replace(uniforms=tuple(uniforms))
+
+
+def _rows_of(example: Example, rows: tf.Tensor) -> Example:
+    picked: Example = tf.nest.map_structure(lambda values: tf.gather(values, rows), example)
+    return picked
 
 
 def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:

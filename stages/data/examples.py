@@ -2,30 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from stages.augmentations.transforms import Example
 from stages.data.columns import ALIGNMENT, Column
 from stages.data.split import Split
 from stages.results import Dataset
 
 Reader = Callable[[tf.Tensor], tf.Tensor]
 """From examples of a split, int64 [b], to their values of a column as the network takes them, [b, ...]."""
-
-
-class Example(NamedTuple):
-    """A batch of examples: a structure of tensors, with one row per example."""
-
-    inputs: dict[str, tf.Tensor]
-    """The network's inputs by name, float32 or int32 [b, ...], such as images [b, H, W, C]."""
-    targets: tf.Tensor
-    """int32 [b] or float32 [b, k]; float32 [b, classes], with rows that add up to 1, if images are mixed."""
-    weights: tf.Tensor
-    """float64 [b]. Over all replicas they add up to the number of examples, or to the sum of their weights."""
-    uniforms: tuple[tf.Tensor, ...] = ()
-    """Random numbers, float32 [b, randoms], if the training step has yet to change the examples; else empty."""
 
 
 def network_input(inputs: Mapping[str, tf.Tensor]) -> Any:
@@ -102,9 +90,11 @@ class SplitReader:
         readers = {name: reader(column) for name, column in split.inputs.items()}
         return cls(readers, target_reader(split.targets), weights_of(split))
 
-    def read(self, examples: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Return the inputs and targets of `examples`, int64 [b]."""
-        return {name: read(examples) for name, read in self.inputs.items()}, self.targets(examples)
+    def read(self, examples: tf.Tensor) -> Example:
+        """Return `examples`, int64 [b], by their numbers in the split."""
+        inputs = {name: read(examples) for name, read in self.inputs.items()}
+        weights = tf.ones_like(examples, tf.float64) if self.weights is None else tf.gather(self.weights, examples)
+        return Example(inputs, self.targets(examples), weights)
 
 
 def weights_of(split: Split) -> tf.Tensor | None:
@@ -119,13 +109,14 @@ def first_inputs(split: Split, count: int) -> Any:
 
 
 def spec_of(dataset: Dataset) -> Example:
-    """Returns the shapes and dtypes of the batches of a training; weights are float64."""
+    """Return the shapes and dtypes of training examples."""
     inputs = {
         name: tf.TensorSpec([None, *column.shape[1:]], network_dtype(column.dtype))
         for name, column in dataset.train.inputs.items()
     }
     targets = dataset.train.targets
     spec = tf.TensorSpec([None, *targets.shape[1:]], target_dtype(targets.dtype))
-    if dataset.mixing is not None:
-        spec = tf.TensorSpec([None, dataset.task.outputs], tf.float32)
-    return Example(inputs, spec, tf.TensorSpec([None], tf.float64))
+    example = Example(inputs, spec, tf.TensorSpec([None], tf.float64))
+    for transform in dataset.transforms:
+        example = transform.spec(example)
+    return example

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from stages.augmentations.transforms import Example
 from stages.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.data.batches import passes, places, steps_per_epoch
-from stages.data.examples import Example, network_input
+from stages.data.examples import network_input
 from stages.data.split import Split
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place

@@ -12,8 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.augmentations.transforms import Example
 from stages.data.batches import share_of_replica
-from stages.data.examples import Example, network_input
+from stages.data.examples import network_input
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, penalties_in, seed_states

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.augmentations.transforms import Example
 from stages.collectives import Totals
 from stages.data.batches import augmented, first_row_of_step, fixed_rows_of
-from stages.data.examples import Example
 from stages.data.split import Split
 from stages.optimization.exact_apply import EMA, prepare
 from stages.optimization.gradients import Gradients
@@ -61,9 +61,8 @@ class Step:
     def __call__(self, batch: Example, step: tf.Tensor) -> None:
         """Takes `step` of the run with its per-replica batch."""
         if batch.uniforms:  # not in `gradients`: XLA has no projective transform
-            assert self._model.augmentation is not None, "the stage `model` comes before `augment`"
-            images = augmented(batch.inputs, self._model.augmentation, batch.uniforms[0])
-            batch = batch._replace(inputs=images, uniforms=())
+            assert self._model.transforms, "the stage `model` comes before `augment`"
+            batch = augmented(batch, self._model.transforms)
         replica = tf.distribute.get_replica_context()
         scale = tf.constant(1.0, self.gradients.dtype)
         if self.loss_scale is not None:  # that of the mean

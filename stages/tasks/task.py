@@ -65,6 +65,11 @@ class Task(ABC):
     least: ClassVar[int] = 100
 
     @property
+    def ignored_pixel(self) -> int | None:
+        """The value of pixels that do not count, if targets are masks of the images, [N, H, W]; else None."""
+        return None
+
+    @property
     def outputs(self) -> int:
         """Units of the last layer of a network."""
         return len(self.names)

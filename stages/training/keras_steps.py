@@ -6,9 +6,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from stages.augmentations.transforms import Example
 from stages.callbacks import numbers
 from stages.data.batches import distributed, training_input
-from stages.data.examples import Example, network_input
+from stages.data.examples import network_input
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, seed_states
 from stages.networks.precision import keras_floats

@@ -159,7 +159,7 @@ class Phase:
             session.checkpoints.wait()
             if any_worker(session.strategy, [stop.requested])[0]:
                 stop.now()
-        is_cheap = self.dataset.train.is_in_memory and self.dataset.augmentation is None
+        is_cheap = self.dataset.train.is_in_memory and not self.dataset.transforms
         if not is_cheap and progress.clock.advice():
             session.reporter.warn(progress.clock.advice())
         self.params["steps_per_call"] = self.loop.steps_per_call

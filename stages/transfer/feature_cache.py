@@ -92,7 +92,7 @@ def _cut(
         "train=fit uses the training step of Keras": isinstance(settings, FitSettings),
         "no backbone is frozen": not is_frozen(model.network),
         "the backbone may be random in training (use model.frozen=true)": not infers(model.network),
-        "images are augmented": dataset.augmentation is not None or dataset.mixing is not None,
+        "images are augmented": bool(dataset.transforms),
         "the network defines its own loss or metrics": model.has_own_loss or bool(model.metrics),
         "the strategy distributes the model over devices": strategy.coordinator is not None
         or strategy.layers is not None,

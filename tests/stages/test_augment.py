@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
-from stages.augment import COLUMNS, STRONGEST, Changes, RandAugment, augment
+from stages.augment import COLUMNS, STRONGEST, Augmentation, Changes, RandAugment, augment
 from stages.augmentations import color
 from stages.augmentations.mixing import Mixing, beta
 from stages.data.batches import training_input
@@ -20,6 +20,7 @@ from tests.stages.images import Telling
 
 NOISE = np.random.default_rng(7).integers(0, 256, (6, 9, 7, 3)).astype(np.float32)
 BYTES = (0.0, 255.0)
+FLIP = AugmentSettings(horizontal_flip=True)
 
 
 def changed(
@@ -27,14 +28,14 @@ def changed(
 ) -> np.ndarray:
     """Returns images changed with the given random numbers, the others being in the middle."""
     change = Changes(settings, pixel_range)
-    uniforms = np.full((len(images), change.randoms), 0.5, np.float32)
+    uniforms = np.full((len(images), Augmentation(settings, {}).randoms), 0.5, np.float32)
     for name, number in numbers.items():
         uniforms[:, COLUMNS.index(name)] = number
     return change(tf.constant(images), tf.constant(uniforms)).numpy()
 
 
 def random_numbers(change: Changes, count: int, seed: int = 1) -> tf.Tensor:
-    return tf.random.stateless_uniform([count, change.randoms], [seed, 2])
+    return tf.random.stateless_uniform([count, Augmentation(change.settings, {}).randoms], [seed, 2])
 
 
 def key(purpose: str) -> tf.Tensor:
@@ -161,7 +162,7 @@ def test_shares_are_drawn_from_beta(alpha: float) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 7, 16])
 def test_partners_are_others_of_the_batch(count: int) -> None:
-    mixing, rows = Mixing(1.0, 0.0), tf.range(count, dtype=tf.int64)
+    mixing, rows = Mixing(1.0, 0.0, (), tf.identity, 1), tf.range(count, dtype=tf.int64)
     distances = set()
     for seed in [tf.constant([7, step]) for step in range(60)]:
         partners = mixing.partners(rows, tf.constant(count, tf.int64), {"partners": seed}.__getitem__).numpy()
@@ -214,11 +215,14 @@ def test_what_changes_nothing_is_no_augmentation() -> None:
     dataset = real_digits(20)
     for given in (AugmentSettings(), AugmentSettings(rand_augment=2, magnitude=0.0, where="model")):
         found = augment(dataset, given)
-        assert (found.augmentation, found.mixing, found.augments_in_step) == (None, None, False)
-    assert augment(dataset, AugmentSettings(horizontal_flip=True)).augmentation is not None
-    mixed = augment(dataset, AugmentSettings(cutmix=1.0))
-    assert mixed.augmentation is None
-    assert mixed.mixing == Mixing(0.0, 1.0)
+        assert found.transforms == ()
+    for settings, kinds in (
+        (replace(FLIP, where="model"), [Augmentation]),
+        (replace(FLIP, mixup=1.0), [Augmentation, Mixing]),
+    ):
+        assert [type(transform) for transform in augment(dataset, settings).transforms] == kinds
+    [mixing] = augment(dataset, AugmentSettings(cutmix=1.0)).transforms
+    assert mixing == Mixing(0.0, 1.0, ("images",), dataset.task.soften, 10)
 
 
 def test_color_is_left_out_where_there_is_none() -> None:
@@ -226,7 +230,8 @@ def test_color_is_left_out_where_there_is_none() -> None:
     found = augment(dataset, strong(), told)
     assert told.lines == ["augment: skipped saturation, hue (the images have 1 channel, not 3)"]
     assert found.record.params == {"skipped": "saturation, hue (the images have 1 channel, not 3)"}
-    assert isinstance(found.augmentation, Changes)
-    assert found.augmentation.settings.saturation == found.augmentation.settings.hue == 0
+    change = found.transforms[0]
+    assert isinstance(change, Augmentation)
+    assert change.settings.saturation == change.settings.hue == 0
     [batch, *_] = elements(training_input(found, 16, 3, 1))
     assert np.isfinite(batch[0]).all()

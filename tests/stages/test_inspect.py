@@ -12,8 +12,7 @@ import pytest
 from matplotlib.image import imread
 
 from stages import inspect as stage
-from stages.augment import Changes
-from stages.augmentations.mixing import Mixing
+from stages.augment import augment
 from stages.data.batches import training_input
 from stages.data.columns import Streamed, describe
 from stages.data.split import Split
@@ -30,7 +29,7 @@ from tests.stages.images import Telling
 pytestmark = pytest.mark.slow
 
 SETTINGS = InspectSettings(batch_size=40, seed=3)
-CHANGE = Changes(AugmentSettings(horizontal_flip=True, vertical_flip=True, rotation=0.2), (0.0, 16.0))
+CHANGE = AugmentSettings(horizontal_flip=True, vertical_flip=True, rotation=0.2)
 
 
 def noise(examples: int, shape: tuple[int, int, int] = (6, 5, 3), classes: int = 4, seed: int = 0) -> Split:
@@ -131,9 +130,9 @@ def test_what_a_cache_has_noted_is_not_read_again() -> None:
     assert inspect(three(unread(train), unread(val), unread(test)), SETTINGS) == expected
 
 
-@pytest.mark.parametrize(("change", "mixing"), [(None, None), (CHANGE, None), (None, Mixing(0.4, 1.0))])
-def test_the_batch_shown_is_that_of_step_0(change: Changes | None, mixing: Mixing | None) -> None:
-    dataset = replace(real_digits(100), augmentation=change, mixing=mixing)
+@pytest.mark.parametrize("change", [AugmentSettings(), CHANGE, AugmentSettings(mixup=0.4, cutmix=1.0)])
+def test_the_batch_shown_is_that_of_step_0(change: AugmentSettings) -> None:
+    dataset = augment(real_digits(100), change)
     images, labels = first_batch(dataset, SETTINGS)
     source = training_input(dataset, SETTINGS.batch_size, SETTINGS.seed, epochs=2)
     for replicas in (1, 2):
@@ -196,8 +195,8 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: str, tmp_path: Path) -> None:
-    mixing = Mixing(0.4, 1.0) if name == "names" else None
-    dataset = replace(UNUSUAL[name], augmentation=CHANGE, mixing=mixing)
+    change = replace(CHANGE, mixup=0.4, cutmix=1.0) if name == "names" else CHANGE
+    dataset = augment(UNUSUAL[name], change)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         files = inspect(dataset, SETTINGS, folder=tmp_path).files

@@ -83,7 +83,7 @@ def test_fit_equals_the_loop_on_mixed_labels() -> None:
 def test_validation_and_test_are_unchanged(given: dict[str, Any]) -> None:
     dataset, place = changed(AugmentSettings(rotation=0.2, **given)), one_device()
     result = train(small_cnn(dataset, place), dataset, place, settings(epochs=1, batch_size=50))
-    plain = replace(dataset, augmentation=None, mixing=None, augments_in_step=False)
+    plain = replace(dataset, transforms=())
     outputs = result.model.network(tf.cast(dataset.val.images, tf.float32))
     expected = tf.reduce_mean(result.model.task.losses(tf.constant(dataset.val.targets), outputs))
     assert result.history[0]["val/loss"] == pytest.approx(float(expected), abs=1e-6)

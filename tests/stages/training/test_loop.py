@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.augmentations.transforms import Example
 from stages.checkpoints.state import Clock
 from stages.data.batches import share_of_replica
 from stages.data.columns import Streamed
-from stages.data.examples import Example
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.optimization.gradients import rows_for_xla
