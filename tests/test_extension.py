@@ -6,6 +6,7 @@ The files come from the pages: each code block that begins with a comment that n
 import json
 import re
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
 from pipeline.launch.joined import Joined
 from pipeline.launch.launcher import launcher_of
+from stages.data.batches import training_input
 from stages.settings.strategy import StrategySettings
 from tests import commands
 from tests.conftest import ROOT
+from tests.stages.experiments import elements, real_digits
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +32,7 @@ def package(tmp_path: Path) -> Path:
     """Write the files of the pages; return their folder."""
     pages = "".join(page.read_text() for page in sorted((ROOT / "docs" / "how-to").glob("own-*.md")))
     blocks = re.findall(r"```(?:python|yaml)\n# (my_\S+)\n(.*?)```", pages, flags=re.DOTALL)
-    assert len(blocks) == 20
+    assert len(blocks) == 21
     for name, content in blocks:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +63,21 @@ def test_extensions_of_the_page_run_together(package: Path, outputs: Path) -> No
     assert metrics["export/weights/max_abs_diff"] < 1e-5
     lines = [json.loads(line) for line in (outputs / "metrics.jsonl").read_text().splitlines()]
     assert any("val/accuracy" in line for line in lines)
+
+
+def test_the_transform_of_the_page_changes_images_by_row(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(package))
+    module = import_module("my_package.fog")
+    dataset = module.fog(real_digits(40), module.FogSettings(most=0.5))
+    plain, whole = (elements(training_input(data, 16, 3, 1)) for data in (real_digits(40), dataset))
+    halves = elements(training_input(dataset, 16, 3, 1), replicas=2)
+    shares = [
+        (16 - new[0]).mean(axis=(1, 2, 3)) / (16 - old[0]).mean(axis=(1, 2, 3))
+        for old, new in zip(plain, whole, strict=True)
+    ]
+    assert 0.5 <= np.concatenate(shares).min() < np.concatenate(shares).max() <= 1
+    assert len(np.unique(np.concatenate(shares).round(6))) == 40
+    np.testing.assert_array_equal(np.concatenate([part[0] for part in halves[:2]]), whole[0][0])
 
 
 def test_settings_of_extensions_are_checked_and_named_in_errors(package: Path, tmp_path: Path) -> None:

@@ -125,7 +125,11 @@ def iterated(monkeypatch: pytest.MonkeyPatch) -> list[tf.data.Dataset]:
 def assert_without_autotuner(iterated: list[tf.data.Dataset]) -> None:
     """Asserts that no iterator has one, which its end would wait for."""
     assert iterated
-    assert [dataset.options().autotune.enabled for dataset in iterated] == [False] * len(iterated)
+    assert [dataset.options().autotune.enabled for dataset in iterated] == [False] * len(iterated), (
+        "the end of an iterator with an autotuner waits up to 60 s. If it is a device's iterator, after an upgrade of "
+        "TensorFlow: see how OwnedMultiDeviceIterator creates it now, and change _keep_autotuners_from_devices in "
+        "stages/data/batches.py"
+    )
 
 
 def test_a_plateau_lowers_the_rate_and_early_stopping_stops() -> None:
