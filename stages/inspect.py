@@ -13,10 +13,8 @@ from stages.collectives import is_chief
 from stages.data import batches
 from stages.data.columns import evenly_spread
 from stages.data.examples import SplitReader
-from stages.features.categories import CategoryFeature
-from stages.features.kinds import IMAGES
-from stages.features.numbers import SAMPLE, NumberFeature
-from stages.features.texts import UNKNOWN, TextFeature, Words
+from stages.features.images import ImageFeature, images_of
+from stages.features.numbers import SAMPLE
 from stages.plots.charts import drawable
 from stages.plots.galleries import plot_batch, plot_rows
 from stages.reporter import Reporter
@@ -30,12 +28,6 @@ from stages.tables import aligned
 
 GIVES_AWAY = 0.99
 """Accuracy, or R², of a single column from which it seems to hold the target itself."""
-
-DARK = 16
-"""Of 255, the pixels of the brightest image (root mean square) that 12 bits in a file of 16 leave at most."""
-
-MOST_UNKNOWN = 0.5
-"""Of the words of the validation split, from which a network learns nothing."""
 
 LARGEST = float(np.finfo(np.float32).max)
 """Size of the numbers that scikit-learn's trees take."""
@@ -70,7 +62,7 @@ class Statistics:
         """Parameters to record."""
         counts = {f"data/duplicates_{name}": count for name, count in self.repeated.items()}
         counts |= {f"data/duplicates_{one}_{later}": count for (one, later), count in self.shared.items()}
-        moments = [row[5:7] for row in self.rows if row[0] == "train" and row[3] == "image"]
+        moments = [row[5:7] for row in self.rows if row[0] == "train" and row[3] == ImageFeature.kind]
         if not moments:
             return {**counts, "giving_away": ", ".join(self.giving_away)}
         mean, std = ([float(f"{value:.6g}") for value in values] for values in zip(*moments, strict=True))
@@ -97,44 +89,41 @@ def _giving_away(dataset: Dataset) -> dict[str, float]:
 
     It is fitted to half of some training rows, and scored on the others.
     """
-    columns = {name: one for name, one in dataset.features.items() if isinstance(one, NumberFeature | CategoryFeature)}
     train = dataset.train
     sampled = np.random.default_rng(0).permutation(evenly_spread(len(train), SAMPLE))
+    of_each = {
+        feature.column_name(name): feature.ordinals(train.features[name], sampled)
+        for name, feature in dataset.features.items()
+    }
+    columns = {name: values for name, values in of_each.items() if values is not None}
+    half = len(sampled) // 2
+    if not columns or half < 10:
+        return {}
     targets = train.targets[sampled]
-    half, is_class = len(sampled) // 2, targets.ndim == 1
-    if not columns or half < 10 or (is_class and np.bincount(targets).max() > GIVES_AWAY * len(targets)):
+    is_class = targets.ndim == 1
+    if is_class and np.bincount(targets).max() > GIVES_AWAY * len(targets):
         return {}
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor  # a second
 
     tree: Any = (DecisionTreeClassifier if is_class else DecisionTreeRegressor)(max_leaf_nodes=LEAVES, random_state=0)
     found = {}
-    for name, feature in columns.items():
-        values = train.features[name][sampled]
-        if isinstance(feature, CategoryFeature):
-            values = np.unique(values, return_inverse=True)[1]
-        column = np.nan_to_num(np.asarray(values, np.float64))[:, np.newaxis].clip(-LARGEST, LARGEST)
+    for name, values in columns.items():
+        column = np.nan_to_num(values)[:, np.newaxis].clip(-LARGEST, LARGEST)
         score = tree.fit(column[:half], targets[:half]).score(column[half:], targets[half:])
         if score > GIVES_AWAY:
-            found[feature.column_name(name)] = float(score)
+            found[name] = float(score)
     return found
 
 
 def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     """Print a table of the splits, and warn about problems that would spoil the training or its scores."""
-    images = dataset.images
     given = f"{len(dataset.features)} feature{'s' * (len(dataset.features) > 1)}"
-    if images is not None:
-        low, high = images.ends
-        given = f"{'×'.join(map(str, images.shape))} {images.dtype} images, pixel values {low:g} to {high:g}"
+    if dataset.images is not None:
+        given = dataset.images.description
     counted = (f"{count} {what if count > 1 else what.removesuffix('s')}" for what, count in dataset.task.facts.items())
     reporter.log(f"{dataset.name}: {', '.join(counted)}, {given}")
     for line in aligned(_table(found, dataset)):
         reporter.log(f"  {line}")
-    if images is not None and (low, high) == (0, 255):
-        brightness = float(np.sqrt(dataset.train.described.moments[:, 1].max()))
-        if brightness < DARK:
-            what = f"the images are very dark: the brightest one has pixels of about {brightness:.0f} of 255"
-            reporter.warn(f"{what}. Image files with 16 bits are reduced to their upper 8; data=arrays keeps all 16")
     _warn_of_leaks(found, dataset, reporter)
     for column, score in found.giving_away.items():
         fix = declaring({column: "leave_out"})
@@ -144,23 +133,26 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
         )
     _warn_of_absent(found.by_class or {}, dataset, reporter)
     _warn_of_same_names(dataset.task.names if found.by_class is not None else (), reporter)
-    _warn_of_unknown(dataset, reporter)
+    for name, feature in dataset.features.items():
+        for warning in feature.warnings(name, dataset.train, dataset.val):
+            reporter.warn(warning)
 
 
 def _table(found: Statistics, dataset: Dataset) -> list[list[str]]:
     """Return a row for each split, after a header; columns for classes and pixels if there are any."""
     header = ["split", dataset.unit]
     header += [f"per {SINGULAR.get(dataset.task.named, 'class')}"] if found.by_class is not None else []
-    header += ["pixel mean", "pixel std"] if dataset.images is not None else []
+    pixels = {
+        name: [line[5:7] for line in found.rows if line[0] == name and line[3] == "image"] for name in dataset.splits
+    }
+    header += ["pixel mean", "pixel std"] if any(pixels.values()) else []
     rows = [[*header, "duplicates"]]
     for name, split in dataset.splits.items():
         row = [name, f"{len(split):,}"]
         if found.by_class is not None:
             fewest, most = found.by_class[name].min(), found.by_class[name].max()
             row.append(f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}")
-        if dataset.images is not None:
-            of_channels = [line[5:7] for line in found.rows if line[0] == name and line[3] == "image"]
-            row += [" ".join(f"{value:.4g}" for value in values) for values in zip(*of_channels, strict=True)]
+        row += [" ".join(f"{value:.4g}" for value in values) for values in zip(*pixels[name], strict=True)]
         twice = [f"{found.repeated[name]:,} within {name}"] if found.repeated[name] else []
         twice += [f"{count:,} also in {one}" for (one, later), count in found.shared.items() if later == name and count]
         rows.append([*row, ", ".join(twice) or "0"])
@@ -197,18 +189,6 @@ def _warn_of_same_names(classes: Sequence[str], reporter: Reporter) -> None:
         other = first.setdefault(same_name(name), name)
         if other != name:
             reporter.warn(f"{other!a} and {name!a} are different classes: rename one if they mean the same")
-
-
-def _warn_of_unknown(dataset: Dataset, reporter: Reporter) -> None:
-    """Warn about validation texts whose words are not in the training texts."""
-    for name, feature in dataset.features.items():
-        if isinstance(feature, TextFeature) and isinstance(feature.vocabulary, Words):
-            words = dataset.val.inputs[name][evenly_spread(len(dataset.val), SAMPLE)]
-            unknown = np.mean(words[words > 0] == UNKNOWN) if words.any() else 0.0
-            column = feature.column_name(name)
-            if unknown > MOST_UNKNOWN:
-                problem = f"{unknown:.0%} of the words of the column {column} in val do not occur in the training texts"
-                reporter.warn(f"{problem}. A tokenizer splits them into known parts: normalize.tokenizer=<preset>")
 
 
 def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
@@ -253,27 +233,28 @@ def inspect(
         log(found, dataset, reporter or Reporter())
         if folder is not None:
             files["data"] = write(found, dataset, folder / "data")
-            if dataset.images is not None:
+            if images_of(dataset.features):
                 files["plots"] = draw(dataset, settings, folder / "plots")
     return Record(found.params, files=files)
 
 
 def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path]:
-    """Draws the galleries; returns their files."""
+    """Draw the galleries, of the first feature that is an image; return their files."""
     chosen = examples(dataset)
     names = drawable(dataset.task.names)
-    assert dataset.images is not None
-    pixels = dataset.images.ends
+    [(feature, image), *_] = images_of(dataset.features).items()
+    pixels = image.ends
     labels = [[label] for label in drawable([*chosen])]
     count = len(dataset.task.groups(dataset.train.target_values))
     title = f"Training images by {'class' if dataset.task.named == 'classes' else 'group'} ({len(chosen)} of {count})"
-    rows_of_images = [dataset.train.images[rows] for rows in chosen.values()]
+    rows_of_images = [dataset.train.features[feature][rows] for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
     if not all(transform.combines for transform in dataset.transforms):
-        changed = augmented(dataset, np.array([rows[0] for rows in chosen.values()]), EXAMPLES - 1, settings.seed)
+        first = np.array([rows[0] for rows in chosen.values()])
+        changed = augmented(dataset, feature, first, EXAMPLES - 1, settings.seed)
         title = f"{title}: the original and {EXAMPLES - 1} augmented versions"
         drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
-    images, targets = first_batch(dataset, settings)
+    images, targets = first_batch(dataset, settings, feature)
     size = min(settings.batch_size, len(dataset.train))
     title = f"The first training batch as the network sees it ({len(images)} of {size} images)"
     titles = [dataset.task.title(target, names) for target in targets]
@@ -290,11 +271,12 @@ def examples(dataset: Dataset) -> dict[str, np.ndarray]:
     return {label: rows[evenly_spread(len(rows), EXAMPLES)] for label, rows in present}
 
 
-def augmented(dataset: Dataset, rows: np.ndarray, versions: int, seed: int) -> np.ndarray:
+def augmented(dataset: Dataset, feature: str, rows: np.ndarray, versions: int, seed: int) -> np.ndarray:
     """Return images and `versions` of each, float32 [n, 1 + versions, H, W, C], changed as in training.
 
     Args:
         dataset: The data set, with its transforms. Those that combine examples are left out.
+        feature: The feature that is drawn.
         rows: Examples of the training split, int64 [n].
         versions: The number of versions of each image.
         seed: A seed for the random numbers, which are not those of any step.
@@ -305,20 +287,20 @@ def augmented(dataset: Dataset, rows: np.ndarray, versions: int, seed: int) -> n
 
     with tf.device("/cpu:0"):
         example = SplitReader.of(dataset.train).read(tf.repeat(rows, versions))
-        originals = example.inputs[IMAGES][::versions].numpy()
+        originals = example.inputs[feature][::versions].numpy()
         for transform in dataset.transforms:
             if not transform.combines:
                 example = transform(example, transform.draw(len(rows) * versions, key))
-        changed = example.inputs[IMAGES].numpy().reshape(len(rows), versions, *originals.shape[1:])
+        changed = example.inputs[feature].numpy().reshape(len(rows), versions, *originals.shape[1:])
     return np.concatenate([originals[:, np.newaxis], changed], axis=1)
 
 
-def first_batch(dataset: Dataset, settings: InspectSettings) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first BATCH rows of the global batch of training's first step.
+def first_batch(dataset: Dataset, settings: InspectSettings, feature: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first BATCH rows of the global batch of the first training step.
 
     Returns:
-        float32 [b, H, W, C] as augmentation leaves them, and labels as the batch has them: int32 [b], or
-        float32 [b, classes] where images are mixed.
+        The images of `feature`, float32 [b, H, W, C], changed by the transforms of the input; and the targets as the
+        batch has them: int32 [b], or float32 [b, classes] if images are mixed.
     """
     batch = batches.first_batch(dataset, settings.batch_size, settings.seed)
-    return batch.inputs[IMAGES][:BATCH].numpy(), batch.targets[:BATCH].numpy()
+    return batch.inputs[feature][:BATCH].numpy(), batch.targets[:BATCH].numpy()

@@ -95,6 +95,9 @@ class CategoryFeature(Feature):
         most = ", ".join(f"{value or 'missing'} ({count})" for value, count in itertools.islice(named.items(), 3))
         return [self._row(name, named.get("", 0) / len(values), "", "", "", "", len(named), most)]
 
+    def ordinals(self, column: Column, rows: np.ndarray) -> np.ndarray:
+        return np.unique(column[rows], return_inverse=True)[1].astype(np.float64)
+
     @property
     def known(self) -> dict[str, Any]:
         return {} if self.values is None else {"values": list(self.values)}

@@ -16,6 +16,9 @@ from stages.features.kinds import Feature, Schema, means_of
 if TYPE_CHECKING:
     from stages.data.split import Split
 
+DARK = 16
+"""Root mean square of the pixels of the brightest image, of 255, that 12 bits in a file of 16 leave at most."""
+
 BLANK = [""] * 4
 """Cells of `statistics.csv` from `min` on."""
 
@@ -103,6 +106,22 @@ class ImageFeature(Feature):
     def statistics(self, name: str, split: Split) -> list[Sequence[Any]]:
         of_channels = zip(*split.described.mean_and_std, strict=True)
         return [(f"{name}[{place}]", self.kind, 0.0, *of, *BLANK) for place, of in enumerate(of_channels)]
+
+    @property
+    def description(self) -> str:
+        """A description for people, such as `28×28×1 uint8 images, pixel values 0 to 255`."""
+        size = "×".join(map(str, self.shape))
+        return f"{size} {self.dtype} images, pixel values {self.low:g} to {self.high:g}"
+
+    def warnings(self, name: str, train: Split, val: Split) -> list[str]:
+        moments = train.described.moments
+        if self.ends != (0, 255) or not moments.shape[-1]:
+            return []
+        brightness = float(np.sqrt(moments[:, 1].max()))
+        if brightness >= DARK:
+            return []
+        what = f"the images are very dark: the brightest one has pixels of about {brightness:.0f} of 255"
+        return [f"{what}. Image files with 16 bits are reduced to their upper 8; data=arrays keeps all 16"]
 
     @property
     def known(self) -> dict[str, Any]:

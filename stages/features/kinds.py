@@ -172,6 +172,14 @@ class Feature(ABC):
     def statistics(self, name: str, split: Split) -> list[Sequence[Any]]:
         """Return rows for `statistics.csv`, with the columns of `stages.inspect.HEADER` after `examples`."""
 
+    def ordinals(self, column: Column, rows: np.ndarray) -> np.ndarray | None:
+        """Return a number, float64, for each of `rows`, from which a tree can predict the target; None if none fits."""
+        return None
+
+    def warnings(self, name: str, train: Split, val: Split) -> list[str]:
+        """Return warnings about values that would spoil the training."""
+        return []
+
     def _row(self, name: str, *values: Any) -> Sequence[Any]:
         return (self.column_name(name), self.kind, *values)
 

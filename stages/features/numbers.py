@@ -62,6 +62,9 @@ class NumberFeature(Feature):
         values = values_for_statistics(split, name)
         return [self._row(name, float(np.isnan(values).mean()), *describe_numbers(values), "", "")]
 
+    def ordinals(self, column: Column, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(column[rows], np.float64)
+
     @property
     def known(self) -> dict[str, Any]:
         return {} if self.moments is None else asdict(self.moments)

@@ -37,6 +37,9 @@ RESERVED = 2
 
 UNKNOWN = 1
 
+MOST_UNKNOWN = 0.5
+"""Share of unknown words in the validation split from which on a network learns nothing from them."""
+
 
 @dataclass(frozen=True)
 class Words:
@@ -130,6 +133,17 @@ class TextFeature(Feature):
         counts = _words_in(texts)
         missing, different = float(np.mean(counts == 0)), len(np.unique(texts))
         return [self._row(name, missing, *describe_numbers(counts), different, "")]
+
+    def warnings(self, name: str, train: Split, val: Split) -> list[str]:
+        if not isinstance(self.vocabulary, Words):
+            return []
+        words = np.asarray(val.inputs[name][evenly_spread(len(val), SAMPLE)])
+        unknown = np.mean(words[words > 0] == UNKNOWN) if words.any() else 0.0
+        if unknown <= MOST_UNKNOWN:
+            return []
+        column = self.column_name(name)
+        problem = f"{unknown:.0%} of the words of the column {column} in val do not occur in the training texts"
+        return [f"{problem}. A tokenizer splits them into known parts: normalize.tokenizer=<preset>"]
 
     @property
     def known(self) -> dict[str, Any]:

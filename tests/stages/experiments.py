@@ -16,7 +16,8 @@ from stages.data.split import Split
 from stages.data.splits import dataset_of
 from stages.declared import declared_by
 from stages.features.images import ImageFeature
-from stages.features.kinds import IMAGES
+from stages.features.kinds import IMAGES, Feature
+from stages.features.numbers import NumberFeature
 from stages.load.digits import digits
 from stages.load.table import table
 from stages.model import model
@@ -64,6 +65,17 @@ def real_digits(train: int | None = None) -> Dataset:
     if train is None:
         return dataset
     return replace(dataset, train=dataset.train.take(np.arange(train)))
+
+
+def with_a_column(train: int) -> Dataset:
+    """Return `train` digits with the number of the example as a second feature."""
+    plain = real_digits(train)
+    features: dict[str, Feature] = {**plain.features, "number": NumberFeature()}
+
+    def wider(split: Split) -> Split:
+        return replace(split, features={**split.features, "number": np.arange(len(split), dtype=np.float64)})
+
+    return plain.with_each_split(wider, features=features)
 
 
 REUSE: Any = declared_by(normalize)

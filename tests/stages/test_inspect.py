@@ -23,7 +23,7 @@ from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.results import Dataset
 from stages.settings.data import AugmentSettings, InspectSettings
 from stages.tasks.classification import Classification
-from tests.stages.experiments import assemble, elements, real_digits
+from tests.stages.experiments import assemble, elements, real_digits, with_a_column
 from tests.stages.images import Telling
 
 pytestmark = pytest.mark.slow
@@ -133,7 +133,7 @@ def test_what_a_cache_has_noted_is_not_read_again() -> None:
 @pytest.mark.parametrize("change", [AugmentSettings(), CHANGE, AugmentSettings(mixup=0.4, cutmix=1.0)])
 def test_the_batch_shown_is_that_of_step_0(change: AugmentSettings) -> None:
     dataset = augment(real_digits(100), change)
-    images, labels = first_batch(dataset, SETTINGS)
+    images, labels = first_batch(dataset, SETTINGS, "images")
     source = training_input(dataset, SETTINGS.batch_size, SETTINGS.seed, epochs=2)
     for replicas in (1, 2):
         shares = elements(source, replicas)[:replicas]
@@ -211,6 +211,14 @@ def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: st
         height, width, _ = imread(path).shape
         assert 32 < height < 1300
         assert 150 < width < 1500
+
+
+def test_images_among_columns_are_drawn(tmp_path: Path) -> None:
+    dataset, heard = augment(with_a_column(40), CHANGE), Telling()
+    files = inspect(dataset, SETTINGS, reporter=heard, folder=tmp_path).files
+    assert [path.name for path in files["plots"]] == ["classes.png", "augmentation.png", "batch.png"]
+    assert heard.lines[0] == "digits: 10 classes, 2 features"
+    assert [row["kind"] for row in read_table(tmp_path / "data" / "statistics.csv")] == ["number"] * 3
 
 
 def test_a_confusion_plot_has_the_weights_of_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,10 @@ from stages.data.columns import Streamed
 from stages.data.split import Split
 from stages.data.splits import dataset_of
 from stages.features.images import ImageFeature
-from stages.features.kinds import Feature
-from stages.features.numbers import NumberFeature
 from stages.results import Dataset
 from stages.settings.data import AugmentSettings
 from stages.tasks.classification import Classification
-from tests.stages.experiments import elements, real_digits, strong
+from tests.stages.experiments import elements, real_digits, strong, with_a_column
 
 IGNORED = 255
 GEOMETRY: dict[str, AugmentSettings] = {
@@ -80,20 +78,9 @@ def test_stored_masks_are_the_same_on_any_number_of_replicas(name: str) -> None:
             np.testing.assert_array_equal(found, column)
 
 
-def with_a_column(settings: AugmentSettings) -> Dataset:
-    """Return digits with the number of the example as a second feature."""
-    plain = real_digits(50)
-    features: dict[str, Feature] = {**plain.features, "number": NumberFeature()}
-
-    def wider(split: Split) -> Split:
-        return replace(split, features={**split.features, "number": np.arange(len(split), dtype=np.float64)})
-
-    return augment(plain.with_each_split(wider, features=features), settings)
-
-
 def test_images_among_columns_are_changed_and_the_columns_are_not() -> None:
     changed, plain = (
-        elements(training_input(with_a_column(given), 16, 3, 2)) for given in (strong(), AugmentSettings())
+        elements(training_input(augment(with_a_column(50), given), 16, 3, 2)) for given in (strong(), AugmentSettings())
     )
     for one, other in zip(changed, plain, strict=True):
         images, number, labels, _ = one
