@@ -11,16 +11,14 @@ import keras
 import numpy as np
 
 from stages.data.batches import steps_per_epoch
-from stages.data.examples import spec_of
 from stages.data.split import Split
 from stages.features.images import ImageFeature
 from stages.load.digits import digits
 from stages.model import model
 from stages.networks.precision import keras_floats
 from stages.normalize import normalize
-from stages.optimization.gradients import Gradients, rows_for_xla
 from stages.optimization.optimizers import build_optimizer, learning_rate
-from stages.optimization.train_step import Step
+from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import DigitsSettings, NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ModelSettings, PrecisionSettings
@@ -33,8 +31,10 @@ from stages.settings.train import (
     SgdSettings,
     TrainSettings,
 )
-from stages.training.loop import Loop
-from stages.training.parameter_server import Coordinated
+from stages.training.engine import Setup
+from stages.training.parameter_server import ParameterServer
+from stages.training.synchronous import Synchronous
+from stages.training.task_loss import TaskLoss
 
 STEPS = 50
 
@@ -192,24 +192,34 @@ def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
     return model(dataset, where, ModelSettings(network=case.network, precision=precision, seed=1))
 
 
-def step_of(
+def setup_of(
     where: Strategy,
     model: Model,
     dataset: Dataset,
     optimizer: keras.optimizers.Optimizer,
     settings: TrainSettings,
     jit: bool = False,
-) -> Step:
-    """Returns a step by the loss that `settings` asks for."""
-    gradients = gradients_of(where, model, dataset, settings, jit)
-    return Step(where, gradients, optimizer, settings, dataset.train)
-
-
-def gradients_of(where: Strategy, model: Model, dataset: Dataset, settings: TrainSettings, jit: bool) -> Gradients:
-    """Returns the gradients of the loss that `settings` asks for."""
+) -> Setup:
+    """Return what an engine is built from, for the loss that `settings` ask for."""
     task = model.task.for_training(settings, dataset.train.target_values)
-    rows = rows_for_xla(settings, len(dataset.train), where.in_sync) if jit else None
-    return Gradients(model, task, settings, spec_of(dataset), where.in_sync, rows)
+    given = dataclasses.replace(settings, jit="on" if jit else "off")
+    return Setup(where, model, model, dataset, task, given, optimizer, TaskLoss(task), Reporter())
+
+
+def engine_of(  # noqa: PLR0913  # what a training consists of
+    where: Strategy,
+    model: Model,
+    dataset: Dataset,
+    optimizer: keras.optimizers.Optimizer,
+    settings: TrainSettings,
+    jit: bool = False,
+    first_step: int = 0,
+) -> Synchronous | ParameterServer:
+    """Return an engine that is about to take `first_step`."""
+    setup = setup_of(where, model, dataset, optimizer, settings, jit)
+    engine = Synchronous(setup) if where.coordinator is None else ParameterServer(setup)
+    engine.begin(first_step, settings.epochs)
+    return engine
 
 
 def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, dict[str, float]]:
@@ -223,21 +233,19 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
     with where.distribution.scope(), keras_floats(built.policy):
         rate = learning_rate(settings.optimizer.learning_rate, settings.schedule, 15, 4)
         optimizer = build_optimizer(settings.optimizer, rate)
-    step = step_of(where, built, dataset, optimizer, settings, case.jit)
-    if where.coordinator is None:
-        means = Loop(where, step, dataset, settings).run(0, steps)
+    engine = engine_of(where, built, dataset, optimizer, settings, case.jit)
+    state = engine.state
+    if isinstance(engine, Synchronous):
+        means = engine.run(0, steps)
     else:
-        per_epoch, loop = (
-            steps_per_epoch(dataset.train, settings.batch_size),
-            Coordinated(where, step, dataset, settings),
-        )
+        per_epoch = steps_per_epoch(dataset.train, settings.batch_size)
         for first in range(0, steps, per_epoch):
-            means = loop.run(first, min(per_epoch, steps - first))
-        means["counted"] = float(step.totals.read()["examples"])
-    step.ema.assign_to_weights()
-    if step.loss_scale is not None:
-        means["skipped_steps"] = float(step.loss_scale.skipped_steps.numpy())
-        means["loss_scale"] = float(step.loss_scale.dynamic_scale.numpy())
+            means = engine.run(first, min(per_epoch, steps - first))
+        means["counted"] = float(engine.step.sums.totals.read()["examples"])
+    state.ema.assign_to_weights()
+    if state.loss_scale is not None:
+        means["skipped_steps"] = float(state.loss_scale.skipped_steps.numpy())
+        means["loss_scale"] = float(state.loss_scale.value.numpy())
     return flat(built.network), means
 
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from benchmarks.cases import step_of
+from benchmarks.cases import engine_of
 from stages.load.synthetic import synthetic
 from stages.model import model
 from stages.normalize import normalize
@@ -12,7 +12,8 @@ from stages.settings.model import ModelSettings, PrecisionSettings
 from stages.settings.strategy import OneDeviceSettings
 from stages.settings.train import AdamSettings, ScheduleSettings, TrainSettings
 from stages.strategy import strategy
-from stages.training.loop import Loop
+from stages.training.parameter_server import ParameterServer
+from stages.training.synchronous import Synchronous
 
 
 def device() -> Strategy:
@@ -54,9 +55,11 @@ def trained_by_adam(batch: int, steps_per_call: int = 1, epochs: int = 10_000) -
     )
 
 
-def training_loop(dataset: Dataset, where: Strategy, model: Model, settings: TrainSettings) -> Loop:
-    """Returns the loop that trains `model` by Adam."""
+def training_loop(
+    dataset: Dataset, where: Strategy, model: Model, settings: TrainSettings
+) -> Synchronous | ParameterServer:
+    """Return the engine that trains `model` by Adam."""
     with where.distribution.scope():
         optimizer = keras.optimizers.Adam()
     model.network.compile(optimizer)
-    return Loop(where, step_of(where, model, dataset, optimizer, settings), dataset, settings)
+    return engine_of(where, model, dataset, optimizer, settings)

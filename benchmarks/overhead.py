@@ -22,8 +22,9 @@ from pipeline.tracking.store import Store
 from pipeline.tracking.stored_run import RunSpec
 from pipeline.tracking.tracker import Tracker
 from stages.checkpoints.files import Checkpoints
-from stages.checkpoints.state import Progress, State
+from stages.checkpoints.progress import Progress
 from stages.settings.model import CnnSettings
+from stages.training.resume import Resumable
 
 STEPS = 50
 """Steps between two records."""
@@ -140,13 +141,14 @@ def checkpoints(rounds: int) -> Samples:
     `at the default interval`: the time of training with checkpoints for that without.
     """
     training = Training()
-    state = State(training.device, training.model, training.dataset, training.settings, (), training.loop.step)
+    optimizer = training.model.network.optimizer
+    state = Resumable(training.loop.state, (), training.dataset, training.settings, optimizer)
     with tempfile.TemporaryDirectory() as folder:
         files = Checkpoints(Path(folder), training.settings)
 
         def with_checkpoint() -> Figures:
             began = time.perf_counter()
-            files.save(state.read(training.progress))
+            files.save(state.checkpoint(training.progress))
             waited = time.perf_counter() - began
             training.go()
             files.wait()

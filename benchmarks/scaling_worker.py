@@ -16,14 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 import stages.strategy
-from benchmarks.cases import Case, build, real_digits, step_of
+from benchmarks.cases import Case, build, engine_of, real_digits
 from stages.collectives import sum_over_workers
 from stages.optimization.optimizers import build_optimizer
 from stages.results import Strategy
 from stages.settings.model import MlpSettings
 from stages.settings.strategy import MultiWorkerSettings
 from stages.settings.train import SgdSettings, TrainSettings
-from stages.training.loop import Loop
 
 STEPS, CALLS = 8, 5
 """Steps of a call; calls, the first of which traces."""
@@ -61,7 +60,7 @@ def measure(where: Strategy, workers: int, widths: list[int], batch: int) -> dic
     )
     with where.distribution.scope():
         optimizer = build_optimizer(settings.optimizer, 0.01)
-    loop = Loop(where, step_of(where, built, dataset, optimizer, settings), dataset, settings)
+    loop = engine_of(where, built, dataset, optimizer, settings)
     calls = iter(range(CALLS))
     call = _median(lambda: loop.run(next(calls) * STEPS, STEPS), CALLS)
     gradients = sum(int(np.prod(variable.shape)) for variable in built.network.trainable_variables) * 4

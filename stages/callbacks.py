@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from stages.checkpoints.state import state_of
+from stages.checkpoints.attributes import state_of
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers
 from stages.reporter import Reporter
 from stages.results import as_number
-from stages.settings.train import FitSettings, PlateauSettings, TrainSettings
+from stages.settings.train import PlateauSettings, TrainSettings
 from stages.storage.atomic import atomic_write
 from stages.targets import made_of
 from stages.tasks.task import Task
@@ -161,21 +161,22 @@ def build_callbacks(
     task: Task,
     reporter: Reporter,
     folder: Path | None = None,
-    metrics: Sequence[keras.metrics.Metric] = (),
+    trained: Sequence[str] | None = None,
 ) -> tuple[BestWeights, Callbacks]:
-    """Returns the callback that keeps the best weights, and all callbacks in the order of their calls.
+    """Return the callback that keeps the best weights, and all callbacks in the order of their calls.
 
     Args:
-        reporter: receives warnings of attributes that a checkpoint cannot hold.
-        folder: the run's, for the profiler's trace. metrics: the network's own.
+        settings: The settings of the training.
+        task: The task, which has the metrics of validation.
+        reporter: Receives warnings about attributes that a checkpoint cannot hold.
+        folder: The run's folder, for the trace of the profiler.
+        trained: The names of the metrics that training logs; None: those of the task.
 
     Raises:
-        UserError: for a callback that cannot work with these settings.
+        UserError: For a callback that cannot work with these settings.
     """
-    by_fit = [*task.metric_functions()]
-    trained = by_fit if isinstance(settings, FitSettings) else task.measured
     logs = [f"val_{name}" for name in ("loss", *task.measured)]
-    logs += ["loss", *trained, *(metric.name for metric in metrics)]
+    logs += ["loss", *(task.measured if trained is None else trained)]
     if settings.monitor not in logs:
         raise UserError(
             f"train.monitor={settings.monitor} is not a metric of this task", logs, f"train.monitor=val_{task.primary}"

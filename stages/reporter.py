@@ -46,13 +46,6 @@ class Reporter:
     def resumed(self, step: int) -> None:
         """Notes that training resumes after `step` steps."""
 
-    def wait_for_turn(self) -> None:
-        """Waits, before steps are timed, until no other job of the sweep computes beside them."""
-
-    def is_secret(self, name: str, value: object) -> bool:
-        """Returns whether `value` holds a secret, by itself or by its `name`; if so, it is written to no file."""
-        return False
-
     def stopping(self) -> AbstractContextManager[Stop]:
         """Defers the first signal until the stage has saved its state and calls `now()`."""
         return nullcontext(Stop())

@@ -5,12 +5,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.cases import step_of
+from benchmarks.cases import engine_of
 from stages.optimization.optimizers import build_optimizer
 from stages.settings.strategy import ParameterServerSettings
 from stages.settings.train import AdamSettings
 from stages.strategy import strategy
-from stages.training.parameter_server import Coordinated
 from tests.stages.experiments import flat, real_digits, settings, small_cnn
 
 
@@ -23,16 +22,16 @@ def main() -> None:
     given = replace(settings(), optimizer=optimizer, steps_per_call=2)
     model = small_cnn(dataset, where, "mixed_float16")
     with where.distribution.scope():
-        step = step_of(where, model, dataset, build_optimizer(optimizer, 0.002), given)
-    loop, examples = Coordinated(where, step, dataset, given), []
+        made = build_optimizer(optimizer, 0.002)
+    loop, examples = engine_of(where, model, dataset, made, given), []
     for epoch in range(3):
-        step.reset()
+        loop.reset()
         loop.run(epoch * 15, 15)
-        examples.append(float(step.totals.read()["examples"]))
-    devices = sorted({variable.value.device for variable in step.gradients.model.network.trainable_variables})
+        examples.append(float(loop.step.sums.totals.read()["examples"]))
+    devices = sorted({variable.value.device for variable in model.network.trainable_variables})
     differing = int((float32.astype("float64") != float64).sum())
     servers = [device.split("/")[3] for device in devices]
-    Path(sys.argv[1]).write_text(json.dumps([differing, examples, int(step.optimizer.iterations.numpy()), servers]))
+    Path(sys.argv[1]).write_text(json.dumps([differing, examples, int(loop.state.iterations.numpy()), servers]))
 
 
 if __name__ == "__main__":

@@ -15,18 +15,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.cases import CASES, build, gradients_of, real_digits, step_of, with_a_bright_image
+from benchmarks.cases import CASES, build, engine_of, real_digits, with_a_bright_image
 from benchmarks.gpu.answering import answer_requests
 from benchmarks.gpu.plan import RATE_COMPARED, Network
 from benchmarks.models import built, images, trained_by_adam
 from stages.exporters.reload import measure
-from stages.optimization.gradients import Gradients
-from stages.optimization.train_step import Step
 from stages.results import Dataset, Model, Strategy
 from stages.settings.strategy import DefaultSettings, OneDeviceSettings
 from stages.settings.train import ScheduleSettings, SgdSettings, TrainSettings
 from stages.strategy import strategy
-from stages.training.loop import Loop
+from stages.training.parameter_server import ParameterServer
+from stages.training.synchronous import Synchronous
 
 MIB = 2**20
 TIMED = 2
@@ -44,7 +43,6 @@ class Worker:
         self._tf32 = False
         self._jit = False
         self._model: Model
-        self._gradients: Gradients
         self._ways: dict[str, Callable[[int], tuple[float, float]]] = {}
         self._before = 0
 
@@ -61,17 +59,14 @@ class Worker:
         }
 
     def choose(self, network: Mapping[str, Any], policy: str, tf32: bool, jit: bool) -> None:
-        """Build a network and the function that computes its gradients."""
+        """Build a network."""
         self._ways.clear()
-        self._model = self._gradients = None  # type: ignore[assignment]
+        self._model = None  # type: ignore[assignment]
         keras.backend.clear_session()
         gc.collect()
         self._network, self._policy, self._tf32, self._jit = Network(**network), policy, tf32, jit
         self._before = self._reset_memory()
-        dataset = _images(self._network)
         self._model = self._built(self._where)
-        settings = trained_by_adam(self._network.batch)
-        self._gradients = gradients_of(self._where, self._model, dataset, settings, jit)
 
     def compare_weights(self, steps: int) -> float:
         """Train for a few steps of SGD, and return the largest difference from the CPU in float32 without XLA.
@@ -86,8 +81,7 @@ class Worker:
         settings = _by_sgd(self._network.batch)
         with self._where.distribution.scope():
             optimizer = keras.optimizers.SGD(RATE_COMPARED, momentum=0.9)
-        step = self._step(optimizer, settings)
-        Loop(self._where, step, _images(self._network), settings).run(0, steps)
+        self._engine(optimizer, settings).run(0, steps)
         return largest_difference(network, start, expected, network.get_weights())
 
     def warm_up(self, way: str) -> dict[str, Any]:
@@ -116,18 +110,18 @@ class Worker:
         settings = _by_sgd(batch)
         with self._where.distribution.scope():
             optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-        step = step_of(self._where, model, dataset, optimizer, settings, jit)
-        loop, scale = Loop(self._where, step, dataset, settings), step.loss_scale
+        loop = engine_of(self._where, model, dataset, optimizer, settings, jit)
+        scale = loop.state.loss_scale
         assert scale is not None
         result: dict[str, Any] = {"skipped": 0}
         for number in itertools.count():
-            before, before_scale = model.network.get_weights(), float(scale.dynamic_scale.numpy())
+            before, before_scale = model.network.get_weights(), float(scale.value.numpy())
             loop.run(number, 1)
             moved = max(map(_distance, before, model.network.get_weights()))
             if result["skipped"] or number == 8:
                 return {**result, "moved_later": moved, "finite": all(map(_is_finite, model.network.get_weights()))}
             if result["skipped"] != int(scale.skipped_steps.numpy()):
-                after = float(scale.dynamic_scale.numpy())
+                after = float(scale.value.numpy())
                 result = {"skipped": int(scale.skipped_steps.numpy()), "moved": moved, "scales": [before_scale, after]}
         raise AssertionError
 
@@ -139,16 +133,16 @@ class Worker:
     def _built(self, where: Strategy) -> Model:
         return built(_images(self._network), where, self._network.settings, self._policy, tf32=self._tf32)
 
-    def _step(self, optimizer: keras.optimizers.Optimizer, settings: TrainSettings) -> Step:
+    def _engine(self, optimizer: keras.optimizers.Optimizer, settings: TrainSettings) -> Synchronous | ParameterServer:
         self._model.network.compile(optimizer)
-        return Step(self._where, self._gradients, optimizer, settings, _images(self._network).train)
+        return engine_of(self._where, self._model, _images(self._network), optimizer, settings, self._jit)
 
     def _ours(self) -> Callable[[int], tuple[float, float]]:
         """Return a function that takes steps by the project's training loop."""
         settings = trained_by_adam(self._network.batch)
         with self._where.distribution.scope():
             optimizer = keras.optimizers.Adam()
-        loop = Loop(self._where, self._step(optimizer, settings), _images(self._network), settings)
+        loop = self._engine(optimizer, settings)
         done = 0
 
         def run(steps: int) -> tuple[float, float]:
@@ -156,7 +150,7 @@ class Worker:
             began = time.perf_counter()
             loop.run(done, steps)
             done += steps
-            return time.perf_counter() - began, loop.waited
+            return time.perf_counter() - began, loop.waited or 0.0
 
         return run
 
@@ -255,7 +249,7 @@ def _on_the_cpu(network: Network, steps: int) -> tuple[list[np.ndarray], list[np
     with where.distribution.scope():
         optimizer = keras.optimizers.SGD(RATE_COMPARED, momentum=0.9)
     model.network.compile(optimizer)
-    Loop(where, step_of(where, model, dataset, optimizer, settings), dataset, settings).run(0, steps)
+    engine_of(where, model, dataset, optimizer, settings).run(0, steps)
     return start, model.network.get_weights()
 
 

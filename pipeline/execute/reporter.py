@@ -8,7 +8,6 @@ from typing import Any
 from pipeline.console import Console
 from pipeline.decide.job import OnEpoch
 from pipeline.execute.link import Turn
-from pipeline.redaction import redact
 from pipeline.runs.summary import Summary
 from pipeline.system import signals
 from pipeline.tracking.params import metric_name
@@ -28,6 +27,8 @@ class RunReporter(Reporter):
     turn: Turn = field(default_factory=Turn)
     stage: str = ""
     """The name of the stage that is running."""
+    is_training: bool = False
+    """Whether that stage trains. Its first progress waits for the job's turn."""
     _warned: set[str] = field(default_factory=set)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
@@ -49,6 +50,13 @@ class RunReporter(Reporter):
         self.tracker.tags({f"weights.{name}": str(value) for name, value in chosen.items()})
 
     def progress(self, done: int, total: int, note: str) -> None:
+        """Show the progress. The first progress of a training waits until no other job of the sweep computes.
+
+        By then its network is built and a step is traced, and nothing has been timed.
+        """
+        if self.is_training:
+            with signals.allow(signals.RUN_SECONDS):  # a stop ends the wait: there is nothing to save
+                self.turn.wait()
         self.console.progress(done, total, note)
         safe_place()
 
@@ -65,12 +73,6 @@ class RunReporter(Reporter):
         self.summary.resumed_from_step = step
         self.tracker.tags({"resumed_from_step": str(step)})
         self.console.log(f"resuming training after step {step}")
-
-    def wait_for_turn(self) -> None:
-        self.turn.wait()
-
-    def is_secret(self, name: str, value: object) -> bool:
-        return bool(redact({name: value}) != {name: value})
 
     def stopping(self) -> AbstractContextManager[Stop]:
         return signals.stopping()

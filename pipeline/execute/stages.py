@@ -143,10 +143,12 @@ class StageRunner:
             PrunedError: If the search prunes the run.
         """
         # Imported here because it imports TensorFlow, which `bind` has already done by now.
+        from stages.checkpoints.attributes import leave_out_secrets
         from stages.networks.precision import DEFAULTS, full_float32, keras_defaults
 
         self.summary.stages.update({stage.planned.name: StageOutcome("skipped") for stage in stages})
         on_safe_place(signals.check)
+        leave_out_secrets(lambda name, value: bool(redact({name: value}) != {name: value}))
         with full_float32(), keras_defaults() as others:
             for name, value in others.items():
                 self.console.log(f"keras.config.{name} is {value} in this process; the run uses {DEFAULTS[name]}")
@@ -168,7 +170,7 @@ class StageRunner:
     def _run_one(self, stage: BoundStage, later: Sequence[BoundStage]) -> None:
         planned, turn = stage.planned, self.reporter.turn
         if planned.trains and planned.is_custom:
-            turn.wait()  # the built-in stage waits by itself, after it has built and traced its network
+            turn.wait()  # the built-in stage waits at its first progress, after it has traced its network
         for other in (stage, *later):
             start_early = other.declared.start_early
             if start_early is not None and other.runs and self._results.keys() >= {*other.planned.inputs}:
@@ -189,7 +191,7 @@ class StageRunner:
         """
         name = stage.planned.name
         provided = {"reporter": self.reporter, "folder": self.folder, "cache": self.cache}
-        self.reporter.stage = name
+        self.reporter.stage, self.reporter.is_training = name, stage.planned.trains
         began, waited = time.perf_counter(), self.reporter.turn.waited
         outcome = "failed"
         self.console.doing(f"stage {name}")

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.checkpoints.attributes import decoded
 from stages.checkpoints.files import Checkpoint, newest, write
-from stages.checkpoints.names import START
-from stages.checkpoints.state import EMA, Progress, decoded
+from stages.checkpoints.names import AVERAGES, MODEL, SLOTS, START, STEPS
+from stages.checkpoints.progress import Progress
 from stages.errors import UserError
 from stages.reporter import Reporter
 
@@ -52,8 +53,8 @@ def _best(checkpoint: Checkpoint) -> Checkpoint:
     best = {key: decoded(value, checkpoint.arrays) for key, value in saved.items()}
     if not best.get("weights"):  # it was stopped in its first epoch
         return _last(checkpoint)
-    arrays = {**checkpoint.arrays, **{f"model.{index}": array for index, array in enumerate(best["weights"])}}
-    parts = {**facts["parts"], "optimizer": None, "steps": None, EMA: None}
+    arrays = {**checkpoint.arrays, **{f"{MODEL}.{index}": array for index, array in enumerate(best["weights"])}}
+    parts = {**facts["parts"], SLOTS: None, STEPS: None, AVERAGES: None}
     what = f"weights of epoch {best['best_epoch']} (best, {facts['result']['monitor']} {best['best_value']:.4f})"
     forked = {"what": what, "fresh": True}
     facts = {**facts, "callbacks": [], "parts": parts, "forked": forked}
@@ -71,7 +72,7 @@ def report_fork(facts: Mapping[str, Any], optimizer: str, progress: Progress, re
 
     Args:
         facts: The facts of the checkpoint.
-        optimizer: The description of the optimizer's state; see `State.optimizer`.
+        optimizer: The description of the optimizer's state; see `Resumable.optimizer`.
         progress: The progress of the fork.
         reporter: Receives the line.
     """

@@ -1,9 +1,17 @@
-"""Names of checkpoint files. This module does not import TensorFlow, because commands use it before a run starts."""
+"""Names of checkpoint files and of their parts.
+
+This module does not import TensorFlow, because commands use it before a run starts.
+"""
 
 from pathlib import Path
 
 START = "start.npz"
 """Name of the checkpoint that a fork starts from."""
+
+MODEL, SLOTS, STEPS, SEEDS, RATE, LOSS_SCALE, AVERAGES, SUMS = (
+    "model", "optimizer", "steps", "seeds", "rate", "loss scale", "averages", "sums"
+)  # fmt: skip
+"""Names of the parts of a training's state in a checkpoint. They must not change, because existing files have them."""
 
 
 def checkpoint_name(step: int) -> str:

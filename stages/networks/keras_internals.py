@@ -114,32 +114,6 @@ def write_from_any_replica(variables: Sequence[keras.Variable | tf.Variable]) ->
             value._aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
-def averages_of(optimizer: keras.optimizers.Optimizer) -> list[tuple[Any, keras.Variable]]:
-    """Return each variable that `optimizer` trains with its EMA; nothing where it keeps none.
-
-    Keras 3.15: `Optimizer._trainable_variables` and `_model_variables_moving_average`.
-    """
-    averages = optimizer._model_variables_moving_average if optimizer.use_ema else ()
-    return list(zip(optimizer._trainable_variables, averages, strict=True)) if averages else []
-
-
-def average_too(
-    optimizer: keras.optimizers.Optimizer, buffers: Sequence[keras.Variable]
-) -> list[tuple[Any, keras.Variable]]:
-    """Have `optimizer` keep the EMA of variables that it does not train; return each with its EMA.
-
-    Call it once the optimizer is built, in the strategy's scope.
-
-    Keras 3.15: `Optimizer._update_model_variables_moving_average` pairs variables with the averages in order.
-    """
-    averages = optimizer.add_optimizer_variables(buffers, "average")
-    write_from_any_replica(averages)
-    optimizer._model_variables_moving_average.extend(averages)
-    update = optimizer._update_model_variables_moving_average
-    optimizer._update_model_variables_moving_average = lambda trained: update([*trained, *buffers])
-    return list(zip(buffers, averages, strict=True))
-
-
 def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *names: str) -> list[tf.Variable]:
     """Returns what `optimizer` keeps for `variable`, or a copy of it, under `names`: a variable of each.
 

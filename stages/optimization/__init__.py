@@ -1,1 +1,1 @@
-"""The training step: loss, gradients, update, learning rate, EMA, loss scale."""
+"""Parts of the training step: loss and gradients, update, learning rate, EMA, loss scale."""

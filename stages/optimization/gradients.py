@@ -22,34 +22,34 @@ from stages.networks.random_layers import FIXED_OPERATIONS, RANDOM_OPERATIONS, d
 from stages.reporter import Reporter
 from stages.results import Model, Strategy
 from stages.seeds import derive
-from stages.settings.train import FitSettings, TrainSettings
+from stages.settings.train import TrainSettings
 from stages.tasks.task import Task
 
 
 class Result(NamedTuple):
-    """Loss, gradients, new state and metrics of a batch.
+    """Loss, gradients, new buffers and metrics of a batch.
 
     gradients: of the summed loss times the scale, one for each trained variable, of its shape and dtype.
     sums: `loss` and `examples`, the sum of the weights, [] of `Gradients.dtype`, and those of the task.
-    state: new values of `Gradients.state`.
+    buffers: new values of `Gradients.buffers`.
     metrics: the increase of each of `Gradients.metrics`.
     """
 
     gradients: list[tf.Tensor]
     sums: dict[str, tf.Tensor]
-    state: list[tf.Tensor]
+    buffers: list[tf.Tensor]
     metrics: list[tf.Tensor]
 
 
 class Values(NamedTuple):
     """The variables of a network, or their values in a replica.
 
-    state: what a training step may change beside the trained ones. metrics: of the network's own metrics.
+    buffers: those that a training step may change without training them. metrics: of the network's own metrics.
     seeds: of `seed_states`.
     """
 
     trained: list[Any]
-    state: list[Any]
+    buffers: list[Any]
     metrics: list[Any]
     seeds: list[Any]
 
@@ -58,7 +58,7 @@ class Gradients:
     """Computes losses and gradients of `model`. Make it outside the strategy's scope, call it in a replica.
 
     dtype: of weights, losses and counts: float32, or float64 for a network in float64.
-    state: Keras variables that a training step changes as well, such as the moving statistics of BatchNorm.
+    buffers: Keras variables that a training step changes without training them, such as the statistics of BatchNorm.
     metrics: Keras variables of the network's own metrics.
     """
 
@@ -106,7 +106,7 @@ class Gradients:
 
             compiled = tf.function(trace_once, jit_compile=True, autograph=False)
             self._compiled = compiled.get_concrete_function(*signature)
-        self.state = [untrained[index] for index in self._changed]
+        self.buffers = [untrained[index] for index in self._changed]
         operations = self._function.graph.get_operations()
         self._draws = [op.name for op in operations if op.op_def.is_stateful and "seed2" in op.node_def.attr]
         drawing = [op for op in operations if op.type.startswith(RANDOM_OPERATIONS) and op.type not in FIXED_OPERATIONS]
@@ -139,8 +139,8 @@ class Gradients:
             previous = [] if total is None else total.gradients  # in sequence, or no memory would be saved
             with tf.control_dependencies(previous):
                 result = self._result(part_of_batch, values, first_row + first, scale)
-            for index, value in zip(self._changed, result.state, strict=True):
-                values.state[index] = value
+            for index, value in zip(self._changed, result.buffers, strict=True):
+                values.buffers[index] = value
             total = result if total is None else _added(total, result)
         assert total is not None
         return total
@@ -240,8 +240,8 @@ class Gradients:
                     "layers that do not assign trainable weights",
                     "train=fit",
                 )
-        state = [scope.get_current_value(variable) for variable in self._variables.state]
-        self._changed = [index for index, value in enumerate(state) if value is not values.state[index]]
+        buffers = [scope.get_current_value(variable) for variable in self._variables.buffers]
+        self._changed = [index for index, value in enumerate(buffers) if value is not values.buffers[index]]
         sums = {"loss": tf.cast(loss, self.dtype), "examples": examples, **task.add_all(targets, outputs, weights)}
         # Rows that several replicas hold count in part, in the network's own metrics too.
         part = examples / tf.cast(tf.shape(targets)[0], self.dtype)
@@ -252,7 +252,7 @@ class Gradients:
         # tf.gradients, not a tape: it places each layer's backward pass on the device of its forward pass.
         gradients = tf.gradients(loss * tf.cast(scale, loss.dtype), values.trained, unconnected_gradients="zero")
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        return Result(dense, sums, [state[index] for index in self._changed], increases)
+        return Result(dense, sums, [buffers[index] for index in self._changed], increases)
 
 
 def has_synchronized_layers(network: keras.Model) -> bool:
@@ -261,8 +261,8 @@ def has_synchronized_layers(network: keras.Model) -> bool:
 
 
 def _added(a: Result, b: Result) -> Result:
-    total: Result = tf.nest.map_structure(operator.add, a._replace(state=[]), b._replace(state=[]))
-    return total._replace(state=b.state)
+    total: Result = tf.nest.map_structure(operator.add, a._replace(buffers=[]), b._replace(buffers=[]))
+    return total._replace(buffers=b.buffers)
 
 
 def names_xla(error: tf.errors.OpError) -> bool:
@@ -312,4 +312,4 @@ def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> boo
         raise UserError(f"train.jit=on: {obstacle}", ("auto", "off"), "train.jit=off")
     if settings.jit != "auto":
         return settings.jit == "on"
-    return not (obstacle or isinstance(settings, FitSettings)) and all("GPU" in device for device in strategy.devices)
+    return not obstacle and all("GPU" in device for device in strategy.devices)

@@ -17,9 +17,10 @@ Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 def build_optimizer(settings: kinds.OptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
-    """Return the optimizer; where `rate` is a number it becomes a variable, so that callbacks may set it.
+    """Return the optimizer. If `rate` is a number, it becomes a variable, so that callbacks may set it.
 
-    Accumulation is the training loop's. Call it, and `learning_rate`, in `keras_floats` of the network's policy.
+    Accumulation and the EMA belong to the training step. Call this, and `learning_rate`, in `keras_floats` of the
+    network's policy.
     """
     optimizer = (
         _custom(settings, rate) if isinstance(settings, kinds.CustomOptimizerSettings) else _built(settings, rate)
@@ -31,8 +32,6 @@ def build_optimizer(settings: kinds.OptimizerSettings, rate: Rate) -> keras.opti
             problem = f"optimizer.clip_norm={settings.clip_norm:g} cannot be combined with the optimizer's own {name}"
             raise UserError(problem, "only one of them", "optimizer.clip_norm=0")
         optimizer.global_clipnorm = settings.clip_norm
-    if settings.ema_momentum:
-        optimizer.use_ema, optimizer.ema_momentum = True, settings.ema_momentum
     return optimizer
 
 

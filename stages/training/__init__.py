@@ -1,1 +1,1 @@
-"""A training: its phases, epochs and steps, its memory and its result."""
+"""A training: the trainer, its state, the training step, and the engines that take the steps."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from stages.callbacks import BestWeights
-from stages.checkpoints.state import Progress
+from stages.checkpoints.progress import Progress
 from stages.data.free_memory import available_memory
 from stages.errors import UserError
 from stages.networks.complexity import output_bytes
@@ -32,7 +32,7 @@ def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, re
     examples = -(-settings.batch_size // settings.optimizer.accumulation)
     weights = 4 * model.network.count_params()
     needed = examples * sum(output_bytes(model.network)) + _COPIES * weights
-    is_here = strategy.coordinator is None and not any("GPU" in device for device in strategy.devices)
+    is_here = not any("GPU" in device for device in strategy.devices)
     free = available_memory()
     if is_here and needed > free:
         reporter.warn(

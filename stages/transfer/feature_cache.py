@@ -22,7 +22,7 @@ from stages.networks.complexity import scoring_batch
 from stages.networks.keras_internals import graph_of, is_graph_of_layers, nodes_of, set_untracked
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
-from stages.settings.train import FitSettings, TrainSettings
+from stages.settings.train import TrainSettings
 from stages.storage.cache import Contents, cached
 from stages.transfer.pretrained import backbone_of, infers, is_frozen
 
@@ -50,18 +50,30 @@ class OnFeatures(keras.Model):
         return super().variables if whole is None else whole.variables
 
 
-def on_features(
-    model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings, reporter: Reporter, cache: Path | None
+def on_features(  # noqa: PLR0913  # everything that decides whether features can replace the inputs
+    model: Model,
+    dataset: Dataset,
+    strategy: Strategy,
+    settings: TrainSettings,
+    reporter: Reporter,
+    cache: Path | None,
+    obstacle: str = "",
 ) -> tuple[Model, Dataset, str]:
-    """Returns the head of `model`, the features that it trains on, and a parameter to record.
+    """Return the head of `model`, the features that it trains on, and a parameter to record.
 
-    The head's weights are the model's own. Where features cannot replace the inputs, returns `model` and `dataset`
-    themselves, with the reason. The splits `train` and `val` are features; `test` is not used.
+    The weights of the head belong to the model. If features cannot replace the inputs, `model` and `dataset` are
+    returned unchanged, with the reason. The splits `train` and `val` are features; `test` is not used.
 
     Args:
-        cache: the folder that runs share; takes `features-<key>`. None: they are kept in memory alone.
+        model: The model with a frozen backbone.
+        dataset: The data set.
+        strategy: The distribution strategy.
+        settings: The settings of the training.
+        reporter: Receives the progress.
+        cache: The folder that runs share, for `features-<key>`. None: the features are kept in memory only.
+        obstacle: Why the engine that takes the steps cannot train on features; empty if it can.
     """
-    cut = _cut(model, dataset, strategy, settings)
+    cut = obstacle or _cut(model, dataset, strategy, settings)
     if isinstance(cut, str):
         return model, dataset, f"off: {cut}"
     front, head = cut
@@ -89,13 +101,11 @@ def _cut(
     """Returns the two parts of the network, as `_in_two`, or why it is not cut."""
     reasons = {
         "train.cache_features=off": settings.cache_features == "off",
-        "train=fit uses the training step of Keras": isinstance(settings, FitSettings),
         "no backbone is frozen": not is_frozen(model.network),
         "the backbone may be random in training (use model.frozen=true)": not infers(model.network),
         "images are augmented": bool(dataset.transforms),
         "the network defines its own loss or metrics": model.has_own_loss or bool(model.metrics),
-        "the strategy distributes the model over devices": strategy.coordinator is not None
-        or strategy.layers is not None,
+        "the strategy distributes the model over devices": strategy.layers is not None,
         "features are stored in float32, not in float64": model.policy == "float64",
         "the network has several inputs": len(dataset.train.inputs) > 1,
         "the network is not a graph of layers": not is_graph_of_layers(model.network.core),
@@ -157,6 +167,7 @@ def _compute(front: keras.Model, splits: Mapping[str, Split], reporter: Reporter
     total = sum(-(-len(split) // size) for split in splits.values())
     features: dict[str, np.ndarray] = {}
     done = 0
+    reporter.progress(done, total, "features of the backbone")
     for name, split in splits.items():
         parts = []
         [column] = split.inputs.values()

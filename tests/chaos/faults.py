@@ -32,7 +32,7 @@ from pipeline.runs.summary import NAME, Summary
 from pipeline.search.study import STUDY, open_storage
 from pipeline.sweep.index import INDEX, read_index
 from pipeline.tracking.store import Store
-from stages.checkpoints.state import EMA
+from stages.checkpoints.names import AVERAGES
 from tests import commands
 from tests.conftest import outputs_in
 from tests.pipeline.experiments import BARE, TRAINED
@@ -242,7 +242,7 @@ def of_run(outputs: Path) -> dict[str, Any]:
     """Returns weights, states and history of the only run."""
     folder = assert_whole_run(outputs).folder
     with np.load(sorted((folder / "checkpoints").glob("step-*.npz"))[-1], allow_pickle=False) as file:
-        found = {name: file[name] for name in file.files if name.split(".")[0] in ("model", "optimizer", EMA)}
+        found = {name: file[name] for name in file.files if name.split(".")[0] in ("model", "optimizer", AVERAGES)}
     client, [run] = recorded(outputs)
     for name in run.data.metrics:
         if not is_of_machine(name):

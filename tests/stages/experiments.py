@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.cases import step_of
+from benchmarks.cases import engine_of
 from stages.data.columns import Streamed
 from stages.data.split import Split
 from stages.data.splits import dataset_of
@@ -33,7 +33,7 @@ from stages.settings.train import AdamSettings, ScheduleSettings, SgdSettings, T
 from stages.strategy import strategy
 from stages.tasks.classification import Classification
 from stages.tasks.task import Task
-from stages.training.loop import Loop
+from stages.training.synchronous import Synchronous
 
 
 def one_device() -> Strategy:
@@ -125,11 +125,13 @@ def small_cnn(dataset: Dataset, where: Strategy, policy: str = "float32", dropou
 
 def start(
     where: Strategy, model: Model, dataset: Dataset, given: TrainSettings, jit: bool = False, first_step: int = 0
-) -> Loop:
-    """Returns a loop that is about to take its first step."""
+) -> Synchronous:
+    """Return an engine that is about to take its first step."""
     with where.distribution.scope(), keras_floats(model.policy):
         optimizer = build_optimizer(given.optimizer, given.optimizer.learning_rate)
-    return Loop(where, step_of(where, model, dataset, optimizer, given, jit), dataset, given, first_step)
+    engine = engine_of(where, model, dataset, optimizer, given, jit, first_step)
+    assert isinstance(engine, Synchronous)
+    return engine
 
 
 def after_steps(

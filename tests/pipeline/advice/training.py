@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
+from benchmarks.cases import engine_of, setup_of
 from stages.callbacks import build_callbacks
 from stages.checkpoints.files import Checkpoint
+from stages.checkpoints.progress import Progress
 from stages.checkpoints.saved import restore_trained, save_trained
-from stages.checkpoints.state import Progress, State
 from stages.data.split import Split
 from stages.debug import OverfitSettings, overfit
 from stages.errors import UserError
@@ -40,7 +41,6 @@ from stages.settings.train import (
     AutoTaskSettings,
     CosineSettings,
     CustomOptimizerSettings,
-    FitSettings,
     RegressionSettings,
 )
 from stages.strategy import strategy
@@ -48,9 +48,11 @@ from stages.tasks.chosen import chosen_task
 from stages.tasks.classification import Classification
 from stages.tasks.regression import Regression
 from stages.train import train
-from stages.training.keras_steps import KerasStep
+from stages.training.keras_fit import KerasFit
 from stages.training.outcome import diverged, report_completed, too_large
-from stages.training.session import plan_phases, starting_phase
+from stages.training.parameter_server import ParameterServer
+from stages.training.phases import plan_phases, starting_phase
+from stages.training.resume import Resumable
 from stages.transfer.pretrained import freeze, load_weights
 from tests.pipeline.advice import Case
 from tests.stages.evaluation import made
@@ -63,6 +65,7 @@ from tests.stages.experiments import (
     settings,
     small_cnn,
     start,
+    streamed,
     table_of,
 )  # fmt: skip
 
@@ -326,8 +329,21 @@ def _clipped_before_the_sum(folder: Path) -> tuple[UserError, str]:
     where, data = mirrored(), real_digits(64)
     model = _network("own_step", where, data)
     optimizer = keras.optimizers.SGD(clipnorm=1.0)
-    error = _refusal(KerasStep, where, model, model.task, optimizer, FitSettings())
+    error = _refusal(KerasFit, setup_of(where, model, data, optimizer, settings()))
     return error, "strategy=mirrored train=fit"
+
+
+def _unequal_shares(folder: Path) -> tuple[UserError, str]:
+    where, data = mirrored(), real_digits(64)
+    model = _network("own_step", where, data)
+    error = _refusal(KerasFit.check, model, data, where, settings(batch_size=63))
+    return error, "strategy=mirrored train=fit train.batch_size=63"
+
+
+def _read_at_each_use(folder: Path) -> tuple[UserError, str]:
+    where, data = one_device(), streamed(real_digits(64))
+    model = _network("own_loss", where, data)
+    return _refusal(ParameterServer.check, model, data, where, settings()), "strategy=parameter_server"
 
 
 def _other_data(folder: Path) -> tuple[UserError, str]:
@@ -348,10 +364,10 @@ def _other_network(folder: Path) -> tuple[UserError, str]:
 def _other_training(folder: Path) -> tuple[UserError, str]:
     data, where = real_digits(64), one_device()
     model = _network("own_step", where, data)
-    loop = start(where, model, data, settings())
-    model.network.optimizer = loop.step.optimizer
-    state = State(where, model, data, settings(), [], loop.step)
-    other = state.read(Progress()).with_facts(order={"seed": 2, "batch_size": 64})
+    optimizer = keras.optimizers.SGD()
+    engine = engine_of(where, model, data, optimizer, settings())
+    state = Resumable(engine.state, [], data, settings(), optimizer)
+    other = state.checkpoint(Progress()).with_facts(order={"seed": 2, "batch_size": 64})
     return _refusal(state.restore, other), "seed=1"
 
 
@@ -436,7 +452,7 @@ CASES: dict[str, Case] = {
     "stages/callbacks.py:build_callbacks": _unknown_metric,
     "stages/checkpoints/saved.py:_check_data": _other_data,
     "stages/checkpoints/saved.py:restore_trained": _other_network,
-    "stages/checkpoints/state.py:_check": _other_training,
+    "stages/checkpoints/compatibility.py:check_fits": _other_training,
     "stages/debug.py:overfit": _not_memorized,
     "stages/evaluation/against.py:check_comparable": _other_metric,
     "stages/evaluation/by_column.py:check_settings": _importance_of_images,
@@ -469,13 +485,15 @@ CASES: dict[str, Case] = {
     "stages/tasks/classification.py:of_network": _loss_of_logits,
     "stages/tasks/regression.py:for_training": _smoothed_numbers,
     "stages/tasks/task.py:for_training": _smoothed_own_loss,
-    "stages/train.py:_refuse_or_warn": _own_step,
-    "stages/training/keras_steps.py:__init__": _clipped_before_the_sum,
+    "stages/training/keras_fit.py:__init__": _clipped_before_the_sum,
+    "stages/training/keras_fit.py:check": _unequal_shares,
     "stages/training/outcome.py:diverged": _diverged,
     "stages/training/outcome.py:report_completed": _no_epoch_left,
     "stages/training/outcome.py:too_large": _too_large,
-    "stages/training/session.py:plan_phases": _nothing_frozen,
-    "stages/training/session.py:starting_phase": _fine_tunes,
+    "stages/training/parameter_server.py:check": _read_at_each_use,
+    "stages/training/phases.py:plan_phases": _nothing_frozen,
+    "stages/training/phases.py:starting_phase": _fine_tunes,
+    "stages/training/synchronous.py:check": _own_step,
     "stages/transfer/pretrained.py:_from_applications": _no_weights_here,
     "stages/transfer/pretrained.py:_refuse_adapted": _adapted,
     "stages/transfer/pretrained.py:_refused": _other_weights,
@@ -498,6 +516,6 @@ UNREACHED: dict[str, str] = {
     "stages/strategy.py:make_logical_cpus": REPEATED,
     "stages/tasks/chosen.py:own_loss": OWN,
     "stages/tasks/chosen.py:own_metric": OWN,
-    "stages/training/phase.py:_take_steps": "needs a network that XLA cannot compile, and seconds to try it",
+    "stages/training/trainer.py:_take_steps": "needs a network that XLA cannot compile, and seconds to try it",
 }
 """Places whose advice cannot be typed, or which a small test cannot reach, with the reason."""

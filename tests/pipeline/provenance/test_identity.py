@@ -116,7 +116,7 @@ def test_added_folders_of_configuration_count(tmp_path: Path) -> None:
 
 def test_the_files_of_this_project_count() -> None:
     files = sources(experiment()).files
-    for name in ("conf/config.yaml", "pipeline/__main__.py", "stages/optimization/train_step.py"):
+    for name in ("conf/config.yaml", "pipeline/__main__.py", "stages/training/step.py"):
         assert files[name] == hashlib.sha256((CONF.parent / name).read_bytes()).hexdigest()[:16]
 
 

@@ -16,7 +16,7 @@ from stages.export import export
 from stages.results import Model, Trained
 from stages.settings.results import ExportSettings
 from stages.settings.train import CosineSettings, PlateauSettings, ScheduleSettings, SgdSettings
-from stages.training.phase import first_invalid
+from stages.training.trainer import first_invalid
 from tests.stages.experiments import built_of, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper
@@ -182,11 +182,10 @@ def test_a_callback_that_cannot_work_is_refused(callback: Any, changes: dict[str
 
 
 def test_a_callback_may_monitor_what_training_or_another_callback_logs() -> None:
-    metric = keras.metrics.Mean("f1")
     for monitor in ("loss", "val_accuracy", "learning_rate", "f1"):
         mode = "min" if monitor == "learning_rate" else "max" if monitor == "f1" else "auto"
         own = keras.callbacks.EarlyStopping(monitor, mode=mode)
-        build_callbacks(settings(callbacks=[own]), TASK, Stopper(), metrics=[metric])
+        build_callbacks(settings(callbacks=[own]), TASK, Stopper(), trained=[*TASK.measured, "f1"])
         assert own.mode == ("min" if monitor in ("loss", "learning_rate") else "max")
     own = keras.callbacks.EarlyStopping("calls", mode="max")
     build_callbacks(settings(callbacks=[Adding(), own]), TASK, Stopper())

@@ -36,7 +36,7 @@ def test_training_takes_the_same_steps_wherever_its_images_are(replicas: int, ch
         loop = start(where, model, dataset, settings(batch_size=16, epochs=9), first_step=6)
         for first, steps in ((6, 1), (7, 7), (14, 3)):
             means = loop.run(first, steps)
-        assert loop.step.totals.read()["examples"] == 16 + 5 + 2 * 53 + 16
+        assert loop.step.sums.totals.read()["examples"] == 16 + 5 + 2 * 53 + 16
         trained.append((flat(model.network), means["loss"]))
     np.testing.assert_allclose(trained[0][0], trained[1][0], atol=2e-7)
     assert trained[0][1] == pytest.approx(trained[1][1], abs=1e-6)

@@ -220,7 +220,7 @@ def test_layers_variables_and_what_is_computed_are_on_their_devices() -> None:
     built = build(CASES["SGD, even batches"], made, dataset)
     loop = start(made, built, dataset, settings(optimizer=AdamSettings()))
     assert [variable.value.device[-1] for variable in built.network.trainable_variables] == list("001133")
-    slots = [variable.value.device[-1] for variable in loop.step.optimizer.variables[2:]]  # after count and rate
+    slots = [variable.value.device[-1] for variable in loop.state.slots]
     assert slots == list("000011113333")
     places = [(op.type, op.device[-1:]) for op in loop.step.gradients._function.graph.get_operations()]
     for kind, devices in {"Conv2D": "01", "Conv2DBackpropFilter": "01", "MaxPoolGrad": "01", "MatMul": "3"}.items():

@@ -78,8 +78,8 @@ def updated(target: str, where: str, policy: str) -> np.ndarray:
     place = PLACES[where]()
     loop = start(place, small_mlp(dataset, place, policy), dataset, replace(given, epochs=9))
     loop.run(0, 12)
-    network = loop.step.gradients.model.network
-    return np.concatenate([flat(network), *(np.ravel(value) for value in loop.step.ema.values)]).astype(np.float64)
+    network = loop.step.model.network
+    return np.concatenate([flat(network), *(np.ravel(value) for value in loop.state.ema.values)]).astype(np.float64)
 
 
 KERAS = ["Nadam", "Muon", "Lion", "Adafactor", "Lamb"]
@@ -112,10 +112,10 @@ def test_float16_overflow_skips_one_step_everywhere(name: str, place: str) -> No
     model = small_mlp(dataset, where, "mixed_float16")
     loop = start(where, model, dataset, settings(optimizer=OPTIMIZERS[name]))
     loop.run(0, 5)
-    assert loop.step.loss_scale is not None
-    assert int(loop.step.loss_scale.skipped_steps.numpy()) == 1
-    assert int(loop.step.optimizer.iterations.numpy()) == 4
-    assert float(loop.step.totals.read()["examples"]) == 320 - 64
+    assert loop.state.loss_scale is not None
+    assert int(loop.state.loss_scale.skipped_steps.numpy()) == 1
+    assert int(loop.state.iterations.numpy()) == 4
+    assert float(loop.step.sums.totals.read()["examples"]) == 320 - 64
     for variable in model.network.trainable_variables:
         copies = [copy.numpy() for copy in where.distribution.experimental_local_results(variable.value)]
         assert all(np.isfinite(copy).all() and np.array_equal(copy, copies[0]) for copy in copies)

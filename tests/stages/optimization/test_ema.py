@@ -61,16 +61,16 @@ def test_the_ema_is_that_of_weights_and_statistics(place: str, policy: str) -> N
     loop = start(where, model, DIGITS, settings(batch_size=16, optimizer=SgdSettings(ema_momentum=0.7)))
     expected = whole_state(model)
     for step in range(4):
-        if loop.step.loss_scale is not None:
-            loop.step.loss_scale.dynamic_scale.assign(2.0**100 if step == 2 else 2.0**10)
+        if loop.state.loss_scale is not None:
+            loop.state.loss_scale.value.assign(2.0**100 if step == 2 else 2.0**10)
         loop.run(step, 1)
-        if loop.step.loss_scale is not None and step == 2:
+        if loop.state.loss_scale is not None and step == 2:
             continue
         for path, value in whole_state(model).items():
             kept = 0 if step == 0 or any(part in path for part in RAW) else 0.7
             expected[path] = kept * expected[path] + (1 - kept) * value
     raw = whole_state(model)
-    with loop.step.ema.as_weights():
+    with loop.state.ema.as_weights():
         averages = whole_state(model)
     assert any("moving_variance" in path and "frozen" not in path for path in expected)
     for path, value in averages.items():

@@ -16,7 +16,7 @@ from stages.tasks.classification import Classification
 from stages.tasks.multi_label import MultiLabel
 from stages.tasks.regression import Regression
 from stages.tasks.task import Task
-from stages.training.keras_steps import TaskLoss
+from stages.training.task_loss import TaskLoss
 from tests.stages.experiments import scores_by_parts
 
 HERE = __name__

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from stages.checkpoints.attributes import restore_attributes, state_of
 from stages.checkpoints.files import Checkpoint, from_bytes, newest, read, to_bytes, write
 from stages.checkpoints.names import checkpoint_files
-from stages.checkpoints.state import Progress, restore_attributes, state_of
+from stages.checkpoints.progress import Progress
 from stages.errors import UserError
 from tests.stages.experiments import adam, flat, one_device, real_digits
 from tests.stages.training.stopped import Whole, run, stop

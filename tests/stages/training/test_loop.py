@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 from stages.augmentations.transforms import Example
-from stages.checkpoints.state import Clock
+from stages.checkpoints.progress import Clock
 from stages.data.batches import share_of_replica
 from stages.data.columns import Streamed
 from stages.errors import UserError
@@ -110,15 +110,15 @@ def test_with_float16_the_scale_of_weights_changes_nothing_and_the_finite_loss_o
         dataset = replace(digits, train=replace(digits.train, weights=weight * (1 + np.arange(64.0) % 3)))
         model = built_of(MlpSettings(hidden=[4]), dataset, where, "mixed_float16")
         loop = start(where, model, dataset, given)
-        scale = loop.step.loss_scale
+        scale = loop.state.loss_scale
         assert scale is not None
         before = flat(model.network)
-        scale.dynamic_scale.assign(2.0**100)
+        scale.value.assign(2.0**100)
         skipped = loop.run(0, 4)["loss"]
         np.testing.assert_array_equal(flat(model.network), before)
-        for variable, average in zip(model.network.trainable_variables, loop.step.ema.values, strict=True):
+        for variable, average in zip(model.network.trainable_variables, loop.state.ema.values, strict=True):
             np.testing.assert_array_equal(variable, average)
-        scale.dynamic_scale.assign(2.0**10)
+        scale.value.assign(2.0**10)
         assert skipped > 1
         results.append((skipped, loop.run(4, 4)["loss"], int(scale.skipped_steps.numpy()), *flat(model.network)))
     assert (results[0][2], results[0]) == (4, results[1])
@@ -156,6 +156,7 @@ def test_the_time_that_training_waits_for_its_input_is_measured() -> None:
         loop.run(0, 8)  # traces
         began = time.perf_counter()
         loop.run(8, 24)
+        assert loop.waited is not None
         shares[name] = loop.waited / (time.perf_counter() - began)
     assert 0 <= shares["held"] < shares["slow"] < 1
     assert shares["slow"] > 0.3

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.cases import step_of
+from benchmarks.cases import engine_of
 from stages.checkpoints.files import from_bytes, to_bytes
-from stages.checkpoints.state import Progress, State
+from stages.checkpoints.progress import Progress
 from stages.optimization.optimizers import build_optimizer
-from stages.optimization.train_step import Step
 from stages.settings.train import PlateauSettings, SgdSettings
+from stages.training.engine import Engine
+from stages.training.resume import Resumable
 from tests.stages.experiments import (
     adam,
     built_of,
@@ -65,29 +66,29 @@ def test_it_does_wherever_it_is_stopped_again_and_again(whole: Whole, tmp_path: 
 def test_loss_scale_ema_and_sums_are_restored(tmp_path: Path) -> None:
     """Of two replicas each its own sums; what would not show in the weights of a short training."""
 
-    def made() -> tuple[Step, State]:
+    def made() -> tuple[Engine, Resumable]:
         where, told = mirrored(2), given(optimizer=adam(ema_momentum=0.9))
         model = small_cnn(DATASET, where, "mixed_float16")
         with where.distribution.scope():
             optimizer = build_optimizer(told.optimizer, 0.001)
         model.network.compile(optimizer)
-        step = step_of(where, model, DATASET, optimizer, told)
-        return step, State(where, model, DATASET, told, (), step)
+        engine = engine_of(where, model, DATASET, optimizer, told)
+        return engine, Resumable(engine.state, (), DATASET, told, optimizer)
 
     (first, before), (second, after) = made(), made()
-    scale, sums = first.loss_scale, first.totals.variables[0].values
+    scale, sums = first.state.loss_scale, first.state.sums[0].values
     assert scale is not None
-    for variable, value in zip(scale.own_variables, (4.0, 7, 2), strict=True):
+    for variable, value in zip(scale.variables, (4.0, 7, 2), strict=True):
         variable.assign(value)
     for part, value in zip(sums, (0.1, 0.2), strict=True):
         part.assign(value)
-    first.ema.values[0].assign(first.ema.values[0] + 1.0)
-    progress = after.restore(from_bytes(to_bytes(before.read(Progress(1, 3, 11)))))
+    first.state.ema.values[0].assign(first.state.ema.values[0] + 1.0)
+    progress = after.restore(from_bytes(to_bytes(before.checkpoint(Progress(1, 3, 11)))))
     assert (progress.epoch, progress.done, progress.step) == (1, 3, 11)
-    assert second.loss_scale is not None
-    assert [float(one.numpy()) for one in second.loss_scale.own_variables] == [4, 7, 2]
-    assert [float(part.numpy()) for part in second.totals.variables[0].values] == [0.1, 0.2]
-    np.testing.assert_array_equal(second.ema.values[0].numpy(), first.ema.values[0].numpy())
+    assert second.state.loss_scale is not None
+    assert [float(one.numpy()) for one in second.state.loss_scale.variables] == [4, 7, 2]
+    assert [float(part.numpy()) for part in second.state.sums[0].values] == [0.1, 0.2]
+    np.testing.assert_array_equal(second.state.ema.values[0].numpy(), first.state.ema.values[0].numpy())
 
 
 def test_a_training_that_was_over_is_not_trained_again(whole: Whole, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings, TransformerSettings, WideAndDeepSettings
-from stages.settings.train import FitSettings
+from stages.training.keras_fit import KerasFit
 from tests.stages.experiments import (
     adam,
     after_steps,
@@ -74,7 +74,7 @@ def test_a_metric_that_the_task_does_not_have_is_refused(frame: pd.DataFrame, tm
     with pytest.raises(UserError, match=r"monitor=val_accuracy.*Expected one of: val_loss, val_rmse, val_mae, val_r2"):
         build_callbacks(settings(monitor="val_accuracy"), task, Reporter())
     with pytest.raises(UserError, match=r"train.monitor=rmse.*one of: val_loss, val_rmse, val_mae, val_r2, loss\."):
-        build_callbacks(FitSettings(**{**vars(settings(monitor="rmse")), "_target_": "fit"}), task, Reporter())
+        build_callbacks(settings(monitor="rmse"), task, Reporter(), trained=KerasFit.logged(task))
     best, _ = build_callbacks(settings(monitor="val_r2"), task, Reporter())
     assert best.monitor == "val_r2"
     best, _ = build_callbacks(settings(monitor="val_macro_f1"), dataset(frame, tmp_path, "labels").task, Reporter())

@@ -18,7 +18,7 @@ from stages.results import Strategy, Trained
 from stages.settings import train as kinds
 from stages.settings.data import AugmentSettings
 from stages.settings.model import CnnPhotoSettings, MlpSettings
-from stages.train import _refuse_or_warn, fit, train
+from stages.train import check, fit, train
 from tests.stages.experiments import PLACES, built_of, flat, mirrored, one_device, real_digits, small_cnn, streamed
 from tests.stages.images import Telling
 
@@ -264,9 +264,9 @@ def test_a_line_says_why_parts_of_a_batch_do_not_equal_the_whole_one(is_normaliz
     train(built, dataset, where, settings, reporter)
     assert any("optimizer.accumulation: BatchNorm" in line for line in reporter.lines) == is_normalized
     told = len(reporter.lines)
-    _refuse_or_warn(built, dataset, mirrored(), replace(settings, optimizer=kinds.SgdSettings()), reporter)
+    check(built, dataset, mirrored(), replace(settings, optimizer=kinds.SgdSettings()), reporter)
     assert len(reporter.lines) == told
     for layer in normalizing_by_batch(built.network):
         layer.synchronized = False
-    _refuse_or_warn(built, dataset, mirrored(), replace(settings, optimizer=kinds.SgdSettings()), reporter)
+    check(built, dataset, mirrored(), replace(settings, optimizer=kinds.SgdSettings()), reporter)
     assert any("each of the 2 replicas computes BatchNorm" in line for line in reporter.lines) == is_normalized

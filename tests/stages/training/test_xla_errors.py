@@ -44,14 +44,14 @@ def test_an_operation_that_xla_lacks_is_named() -> None:
 def test_an_operation_that_fails_without_xla_too_is_not_its_fault(jit: bool) -> None:
     dataset, place = real_digits(39), one_device()
     loop = start(place, built_of(MlpSettings(hidden=[4]), dataset, place), dataset, usual(batch_size=16), jit=jit)
-    step: Any = loop.step
+    gradients: Any = loop.step.gradients
     missing = tf.errors.UnimplementedError(None, None, "DNN library is not found")
-    assert step.is_of_xla(missing) == jit  # the same function works without XLA
-    assert not step.is_of_xla(tf.errors.InvalidArgumentError(None, None, "indices[0] = 7 is not in [0, 5)"))
+    assert loop.is_of_xla(missing) == jit  # the same function works without XLA
+    assert not loop.is_of_xla(tf.errors.InvalidArgumentError(None, None, "indices[0] = 7 is not in [0, 5)"))
 
     def fails(*_: object) -> None:
         raise missing
 
-    fails.structured_input_signature = step.gradients._function.structured_input_signature  # type: ignore[attr-defined]
-    step.gradients._function = fails
-    assert not step.is_of_xla(missing)
+    fails.structured_input_signature = gradients._function.structured_input_signature  # type: ignore[attr-defined]
+    gradients._function = fails
+    assert not loop.is_of_xla(missing)

@@ -45,7 +45,7 @@ class Computed(Stopper):
     calls = 0
 
     def progress(self, done: int, total: int, note: str) -> None:
-        self.calls += note.startswith("features of the backbone")
+        self.calls += bool(done) and note.startswith("features of the backbone")
 
 
 def features(cache: Path, made: Model | None = None, dataset: Dataset = DATASET) -> tuple[Dataset, Computed]:
