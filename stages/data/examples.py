@@ -53,7 +53,7 @@ def target_reader(column: Column) -> Reader:
     """Return a function that reads examples of the targets, in memory or wherever they are."""
     dtype = tf.as_dtype(column.dtype)
     if isinstance(column, np.ndarray):
-        values = tf.constant(column, target_dtype(dtype))
+        values = target_tensor(column)
         return lambda examples: tf.gather(values, examples)
 
     def read(examples: tf.Tensor) -> tf.Tensor:
@@ -61,6 +61,11 @@ def target_reader(column: Column) -> Reader:
         return tf.cast(tf.ensure_shape(values, [None, *column.shape[1:]]), target_dtype(dtype))
 
     return read
+
+
+def target_tensor(values: np.ndarray) -> tf.Tensor:
+    """Return targets as a task gets them."""
+    return tf.constant(values, target_dtype(values.dtype))
 
 
 def target_dtype(dtype: Any) -> tf.DType:

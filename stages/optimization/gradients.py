@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from stages.augmentations.transforms import Example
 from stages.data.batches import share_of_replica
-from stages.data.examples import network_input
+from stages.data.columns import blocks_of
+from stages.data.examples import network_input, target_tensor
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, penalties_in, seed_states
@@ -192,9 +193,11 @@ class Gradients:
 
     def mean_weight(self, split: Split) -> float:
         """Returns the mean weight of the examples of the training `split`, with those of their classes."""
-        by_target = self._task.weights(tf.constant(split.target_values), tf.float64)
         weights = np.ones(1) if split.weights is None else split.weights
-        return float(np.mean(weights if by_target is None else weights * by_target.numpy())) or 1.0
+        if self._task.weights(target_tensor(split.targets[:1]), tf.float64) is not None:
+            blocks = (target_tensor(block) for block in blocks_of(split.targets))
+            weights = weights * np.concatenate([np.asarray(self._task.weights(one, tf.float64)) for one in blocks])
+        return float(np.mean(weights)) or 1.0
 
     def _part(self, batch: Example, part: int) -> tuple[Example, tf.Tensor]:
         """Returns a part of the batch, for accumulation, and its first row in the batch."""

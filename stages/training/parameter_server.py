@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from stages.data.batches import WITHOUT_AUTOTUNER, RandomChanges, batch_of_rows, order, steps_per_epoch
-from stages.data.examples import SplitReader, gathering, weights_of
+from stages.data.examples import SplitReader, gathering, target_tensor, weights_of
 from stages.errors import UserError
 from stages.networks.keras_internals import count_in_place
 from stages.optimization.gradients import choose_jit
@@ -63,7 +63,7 @@ class ParameterServer:
         """Send the training split to the workers. The batches of each step are made when it is scheduled."""
         split = self._setup.dataset.train
         columns = {name: tf.constant(column) for name, column in split.inputs.items()}
-        held = columns, tf.constant(split.target_values), weights_of(split)
+        held = columns, target_tensor(split.target_values), weights_of(split)
         once = tf.data.Dataset.from_tensors
         whole = tf.function(lambda: once(held).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
