@@ -114,7 +114,7 @@ class RandAugment:
         self.amounts = dict(zip(names, amounts, strict=True))
 
     def geometry(self, width: tf.Tensor, height: tf.Tensor) -> list[tf.Tensor]:
-        """Returns a matrix of `geometry` for each operation, in order; `width` and `height` in pixels, float64 []."""
+        """Return a matrix of `geometry` for each operation, in order; `width` and `height` in pixels, float64 []."""
         names = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
         slots = zip(*(tf.unstack(self.amounts[name], axis=1) for name in names), strict=True)
         return [
@@ -122,7 +122,7 @@ class RandAugment:
         ]
 
     def colors(self, before: tf.Tensor, means: tf.Tensor, black: float) -> tf.Tensor:
-        """Returns the matrices `before`, followed by those of the operations.
+        """Return the matrices `before`, followed by those of the operations.
 
         means: float64 [b, C + 1], each image's mean of every channel, and 1.
         """
@@ -133,17 +133,17 @@ class RandAugment:
         return matrices
 
     def steps(self, low: float, high: float) -> tf.Tensor:
-        """Returns the step for `posterize`, float32 [b]: between two levels in `low` to `high`; 0: unchanged."""
+        """Return the step for `posterize`, float32 [b]: between two levels in `low` to `high`; 0: unchanged."""
         bits = tf.round(self._most("posterize"))
         return tf.cast(tf.where(bits > 0, 2.0**bits, 0.0) * ((high - low) / 255), tf.float32)
 
     def thresholds(self, low: float, high: float) -> tf.Tensor:
-        """Returns the threshold for `solarize`, float32 [b]; infinity where an image is not solarized."""
+        """Return the threshold for `solarize`, float32 [b]; infinity where an image is not solarized."""
         fraction = self._most("solarize")
         return tf.cast(tf.where(fraction > 0, high - (high - low) * fraction, float("inf")), tf.float32)
 
     def _most(self, name: str) -> tf.Tensor:
-        """Returns the largest amount drawn, float64 [b], of an operation applied once: solarize would undo itself."""
+        """Return the largest amount drawn, float64 [b], of an operation applied once: solarize would undo itself."""
         return tf.reduce_max(tf.abs(self.amounts[name]), axis=1)
 
 
@@ -249,7 +249,7 @@ class Changes:
     def geometry_matrices(
         self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the matrices before the flips and those after them; `width` and `height` in pixels, float64 []."""
+        """Return the matrices before the flips and those after them; `width` and `height` in pixels, float64 []."""
         settings = self.settings
         after = []
         before = [self._crop(numbers, width, height)] if settings.crop or settings.aspect > 1 else []
@@ -264,7 +264,7 @@ class Changes:
         return before, after
 
     def _crop(self, numbers: dict[str, tf.Tensor], width: tf.Tensor, height: tf.Tensor) -> tf.Tensor:
-        """Returns crops of random area and aspect ratio within the image (Szegedy et al. 2015, arXiv:1409.4842)."""
+        """Return crops of random area and aspect ratio within the image (Szegedy et al. 2015, arXiv:1409.4842)."""
         smallest = (1.0 - self.settings.crop) ** 2
         side = tf.sqrt(smallest + (1.0 - smallest) * numbers["area"])
         stretch = tf.exp(_spread(numbers["aspect"], math.log(self.settings.aspect) / 2.0))
@@ -293,5 +293,5 @@ class Changes:
 
 
 def _spread(uniform: tf.Tensor, width: float) -> tf.Tensor:
-    """Returns numbers in [-width, width) of numbers in [0, 1)."""
+    """Return numbers in [-width, width) of numbers in [0, 1)."""
     return (2.0 * uniform - 1.0) * width

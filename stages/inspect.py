@@ -70,7 +70,7 @@ class Statistics:
 
 
 def statistics(dataset: Dataset) -> Statistics:
-    """Returns the statistics of a data set; reads examples that neither memory holds nor a cache describes."""
+    """Return the statistics of a data set; reads examples that neither memory holds nor a cache describes."""
     rows: list[Sequence[Any]] = []
     for name, split in dataset.splits.items():
         for key, feature in dataset.features.items():
@@ -85,7 +85,7 @@ def statistics(dataset: Dataset) -> Statistics:
 
 
 def _giving_away(dataset: Dataset) -> dict[str, float]:
-    """Returns the columns that alone predict the target almost always, with the accuracy, or R², of a small tree.
+    """Return the columns that alone predict the target almost always, with the accuracy, or R², of a small tree.
 
     It is fitted to half of some training rows, and scored on the others.
     """
@@ -192,7 +192,7 @@ def _warn_of_same_names(classes: Sequence[str], reporter: Reporter) -> None:
 
 
 def write(found: Statistics, dataset: Dataset, folder: Path) -> list[Path]:
-    """Writes `statistics.csv`, and `classes.csv`, a row a class, where there are any; returns them."""
+    """Write `statistics.csv`, and `classes.csv`, a row a class, where there are any; returns them."""
     tables: dict[str, Sequence[Sequence[object]]] = {"statistics": [HEADER, *found.rows]}
     if found.by_class is not None:
         columns = zip(dataset.task.names, *found.by_class.values(), strict=True)
@@ -219,7 +219,7 @@ def inspect(
     reporter: Reporter | None = None,
     folder: Path | None = None,
 ) -> Record:
-    """Returns statistics of the splits, and draws the images that training will see. Changes nothing.
+    """Return statistics of the splits, and draws the images that training will see. Changes nothing.
 
     Args:
         strategy: of several workers only the chief logs and draws. None: this process does.
@@ -262,7 +262,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
 
 
 def examples(dataset: Dataset) -> dict[str, np.ndarray]:
-    """Returns for each of the first CLASSES groups that have any, EXAMPLES rows of the training split, int64 [n].
+    """Return for each of the first CLASSES groups that have any, EXAMPLES rows of the training split, int64 [n].
 
     They are spread over the whole split, because neighbors are often from one source; fewer where the group has fewer.
     """

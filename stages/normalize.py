@@ -33,7 +33,7 @@ def normalize(
     reporter: Reporter | None = None,
     cache: Path | None = None,
 ) -> Dataset:
-    """Returns the data set with its scaling; the pixels themselves stay as they are.
+    """Return the data set with its scaling; the pixels themselves stay as they are.
 
     The scaling becomes the first layer of the model, so that the export takes unscaled pixels. Statistics are those of
     the training split alone. `auto` is 0..1 unless the network, built later, declares another scaling.
@@ -68,13 +68,13 @@ def normalize(
 
 
 def _save(dataset: Dataset, folder: Path) -> None:
-    """Writes how the features of `dataset` become what a network takes, and how its targets are answered."""
+    """Write how the features of `dataset` become what a network takes, and how its targets are answered."""
     (save_scaling if dataset.encoder is None else save_encoder)(dataset, folder)
     (folder / TARGETS).write_text(json.dumps(dataset.task.learnt))
 
 
 def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, cache: Path | None = None) -> Dataset:
-    """Returns `dataset` as the run prepared its own, whose values and vocabularies a trained model keeps."""
+    """Return `dataset` as the run prepared its own, whose values and vocabularies a trained model keeps."""
     dataset = _with_targets(saved, dataset)
     if dataset.images is None:
         return restore_encoder(saved, dataset, cache, reporter or Reporter())
@@ -105,7 +105,7 @@ def _learnt(saved: Path) -> dict[str, Any]:
 
 
 def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
-    """Returns `dataset` with the task as the run had it; classes, of which it may lack some, by their names.
+    """Return `dataset` with the task as the run had it; classes, of which it may lack some, by their names.
 
     A data set of other classes or targets stays as it is: the trained weights refuse it.
 

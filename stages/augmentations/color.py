@@ -21,17 +21,17 @@ LUMA = YIQ[0]
 
 
 def neutral(count: tf.Tensor, channels: int) -> tf.Tensor:
-    """Returns matrices that change nothing, for `count` images."""
+    """Return matrices that change nothing, for `count` images."""
     return tf.eye(channels + 1, batch_shape=[count], dtype=tf.float64)
 
 
 def gray_weights(channels: int) -> np.ndarray:
-    """Returns the weights of the channels in a pixel's gray value, float64 [channels], which add up to 1."""
+    """Return the weights of the channels in a pixel's gray value, float64 [channels], which add up to 1."""
     return np.array(LUMA) if channels == 3 else np.full(channels, 1.0 / channels)
 
 
 def adjust(matrices: tf.Tensor, factors: Mapping[str, tf.Tensor], means: tf.Tensor, black: float) -> tf.Tensor:
-    """Returns `matrices`, followed by those of `brightness`, `contrast` and `saturation` that have `factors`, [b]."""
+    """Return `matrices`, followed by those of `brightness`, `contrast` and `saturation` that have `factors`, [b]."""
     if "brightness" in factors:
         matrices = _towards(factors["brightness"], black, means.shape[1] - 1) @ matrices
     if "contrast" in factors:
@@ -42,7 +42,7 @@ def adjust(matrices: tf.Tensor, factors: Mapping[str, tf.Tensor], means: tf.Tens
 
 
 def contrast(factor: tf.Tensor, before: tf.Tensor, means: tf.Tensor) -> tf.Tensor:
-    """Multiplies the difference from the image's mean gray after the changes `before`.
+    """Multiply the difference from the image's mean gray after the changes `before`.
 
     means: of each channel before these, and 1, float64 [b, C + 1].
     """
@@ -52,14 +52,14 @@ def contrast(factor: tf.Tensor, before: tf.Tensor, means: tf.Tensor) -> tf.Tenso
 
 
 def saturation(factor: tf.Tensor) -> tf.Tensor:
-    """Multiplies the difference from the pixel's own gray; for three channels."""
+    """Multiply the difference from the pixel's own gray; for three channels."""
     identity, gray = np.eye(4), np.eye(4)
     gray[:3, :3] = gray_weights(3)
     return factor[:, None, None] * identity + (1.0 - factor)[:, None, None] * gray
 
 
 def hue(turns: tf.Tensor) -> tf.Tensor:
-    """Turns the color circle, and leaves gray as it is; for three channels.
+    """Turn the color circle, and leave gray unchanged; for three channels.
 
     A rotation of the plane IQ of YIQ: linear, unlike one in HSV, as in TensorFlow Addons' `adjust_hsv_in_yiq`.
     """
@@ -76,7 +76,7 @@ def hue(turns: tf.Tensor) -> tf.Tensor:
 
 
 def recolor(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
-    """Returns float32 [b, H, W, C] with each pixel multiplied by its image's matrix.
+    """Return float32 [b, H, W, C] with each pixel multiplied by its image's matrix.
 
     Channel by channel: a matrix product of one image is rounded otherwise than that of several.
     """
@@ -93,7 +93,7 @@ def recolor(images: tf.Tensor, matrices: tf.Tensor) -> tf.Tensor:
 
 
 def posterize(images: tf.Tensor, step: tf.Tensor, low: float) -> tf.Tensor:
-    """Rounds values down to multiples of `step`, float32 [b], counted from `low`; where it is 0, keeps them."""
+    """Round values down to multiples of `step`, float32 [b], counted from `low`; where it is 0, keeps them."""
     flat = tf.reshape(images, [tf.shape(images)[0], -1])
     steps = step[:, None]
     rounded = tf.floor((flat - low) / tf.maximum(steps, 1e-6)) * steps + low
@@ -101,13 +101,13 @@ def posterize(images: tf.Tensor, step: tf.Tensor, low: float) -> tf.Tensor:
 
 
 def solarize(images: tf.Tensor, threshold: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """Inverts values of `threshold`, float32 [b], and above within [low, high]."""
+    """Invert values of `threshold`, float32 [b], and above within [low, high]."""
     flat = tf.reshape(images, [tf.shape(images)[0], -1])
     return tf.reshape(tf.where(flat < threshold[:, None], flat, low + high - flat), tf.shape(images))
 
 
 def _towards(factor: tf.Tensor, value: tf.Tensor | float, channels: int) -> tf.Tensor:
-    """Multiplies the difference of every channel from `value`, float64 [b] or [], by `factor`, float64 [b]."""
+    """Multiply the difference of every channel from `value`, float64 [b] or [], by `factor`, float64 [b]."""
     scale, offset, corner = (np.zeros((channels + 1, channels + 1)) for _ in range(3))
     scale[:channels, :channels] = np.eye(channels)
     offset[:channels, channels] = 1.0

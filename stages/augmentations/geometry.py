@@ -13,15 +13,15 @@ import tensorflow as tf
 
 
 def flip(mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
-    """Mirrors left to right and top to bottom where the two, bool [b], say so."""
+    """Mirror left to right, and top to bottom, the examples for which the two, bool [b], are true."""
     x, y = (1.0 - 2.0 * tf.cast(mirrors, tf.float64) for mirrors in (mirrors_x, mirrors_y))
     return crop(x, y, 0.0, 0.0)
 
 
 def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Turns about the center, or shears by fractions, or shifts by pixels `x` and `y`: one of these, the others 0.
+    """Turn about the center, shear by fractions, or shift by `x` and `y` pixels. Only one of these may differ from 0.
 
-    Each is float64 [b], or one number.
+    Each argument is float64 [b], or one number.
     """
     angle = 2.0 * math.pi * turns
     cosine, sine = tf.cos(angle), tf.sin(angle)
@@ -29,9 +29,9 @@ def move(turns: tf.Tensor, shear_x: tf.Tensor, shear_y: tf.Tensor, x: tf.Tensor,
 
 
 def crop(width: tf.Tensor, height: tf.Tensor, x: tf.Tensor | float, y: tf.Tensor | float) -> tf.Tensor:
-    """Crops to `width` and `height`, fractions of the sides, with the center moved by `x` and `y` pixels.
+    """Crop to `width` and `height`, fractions of the sides, with the center moved by `x` and `y` pixels.
 
-    Fractions above 1 zoom out; with 1 for both it shifts the image by -x and -y.
+    Fractions above 1 zoom out. With 1 for both, the image is shifted by -x and -y.
     """
     return _matrix(width, 0.0, x, 0.0, height, y)
 
@@ -49,14 +49,14 @@ def move_masks(masks: tf.Tensor, matrices: tf.Tensor, outside: int) -> tf.Tensor
 
 
 def _matrix(*entries: tf.Tensor | float) -> tf.Tensor:
-    """Returns (x, y) -> (a x + b y + c, d x + e y + f); of `entries` a … f the first is float64 [b]."""
+    """Return the matrices of (x, y) -> (a x + b y + c, d x + e y + f) for `entries` a … f; the first is float64 [b]."""
     ones = tf.ones_like(entries[0])
     nine = [entry if tf.is_tensor(entry) else ones * entry for entry in (*entries, 0.0, 0.0, 1.0)]
     return tf.reshape(tf.stack(nine, axis=1), [-1, 3, 3])
 
 
 def mirror(images: tf.Tensor, mirrors_x: tf.Tensor, mirrors_y: tf.Tensor) -> tf.Tensor:
-    """Returns the images of `resample` with `flip`, a dozen times as fast; float32 [b, H, W, C]."""
+    """Return the same as `resample` with `flip`, a dozen times as fast; [b, H, W, C] of any dtype."""
     shape = tf.shape(images)
     mirrored = images
     for axis, mirrors in ((2, mirrors_x), (1, mirrors_y)):

@@ -1,8 +1,8 @@
-"""From a split to batches: which example goes where is a pure function of (seed, epoch, position).
+"""From a split to batches: the place of each example is a pure function of (seed, epoch, position).
 
-A batch element is made for one replica at one step, so no batch is ever cut up or sharded by TensorFlow: a replica
-computes its own rows. The same code serves one device, many devices and many workers, starts at any
-step, and gives every replica its part of a batch that does not divide.
+An element of the input is the batch of one replica at one step, so TensorFlow never cuts up or shards a batch: each
+replica computes its own rows. The same code serves one device, many devices and many workers. It can start at any step,
+and gives every replica its part of a batch that cannot be divided evenly.
 """
 
 import os
@@ -25,43 +25,43 @@ InputFunction = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 """An argument of `tf.distribute.Strategy.distribute_datasets_from_function`."""
 
 WITHOUT_AUTOTUNER = tf.data.Options()
-"""For every dataset that is iterated over: an iterator's destructor waits for the thread of its autotuner, which
-sleeps for up to 60 seconds at a time. Cancellation wakes that thread before `IsCancelled` turns true, so that on a busy
-machine it looks too early and sleeps on (tensorflow/core/framework: `OptimizeLoop` in model.cc, `StartCancel` in
-cancellation.cc)."""
+"""Options of every dataset that is iterated over. The destructor of an iterator waits for the thread of its autotuner,
+which sleeps for up to 60 seconds at a time. Cancellation wakes that thread before `IsCancelled` becomes true, so on a
+busy machine the thread may check too early and go back to sleep (tensorflow/core/framework: `OptimizeLoop` in model.cc,
+`StartCancel` in cancellation.cc)."""
 WITHOUT_AUTOTUNER.autotune.enabled = False
 
 _ENDLESS = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-"""Declares a dataset endless, so that `tf.distribute` does not ask all workers at every step, in a collective, whether
-one has a batch left; no worker takes more steps than there are batches."""
+"""Declares a dataset endless. Otherwise `tf.distribute` asks all workers at every step, in a collective, whether one
+has a batch left. No worker takes more steps than there are batches."""
 
 _FOREVER = 2**31
 """Passes of an endless input."""
 
 _as_written = tf.autograph.experimental.do_not_convert
-"""For functions without a loop or a branch on tensors: AutoGraph would take most of a second over them."""
+"""A decorator for functions without a loop or a branch on tensors: AutoGraph would need most of a second for each."""
 
 
 def steps_per_epoch(split: Split, batch_size: int) -> int:
-    """Returns how many batches hold every example once; the last one may be smaller."""
+    """Return the number of batches that contain every example once. The last one may be smaller."""
     return -(-len(split) // batch_size)
 
 
 def training_input(
     dataset: Dataset, batch_size: int, seed: int, epochs: int, first_step: int = 0, fixed_shapes: bool = False
 ) -> InputFunction:
-    """Returns an input of `epochs` shuffled passes over the training split, from `first_step` on.
+    """Return an input of `epochs` shuffled passes over the training split, from `first_step` on.
 
-    The shuffle is a uniform permutation of the whole split, another one each epoch; `Dataset.is_shuffled` says whether
-    there is one. With `fixed_shapes` every replica's
-    part of every batch has the same number of rows, filled up with rows of weight 0.
+    If `Dataset.is_shuffled`, each epoch has a different order, a uniform permutation of the whole split. With
+    `fixed_shapes`, every replica's part of every batch has the same number of rows; missing ones are filled up with
+    rows of weight 0.
     """
     changes = RandomChanges(dataset, batch_size, seed)
     return _input(dataset.train, batch_size, epochs, first_step, changes, fixed_shapes)
 
 
 def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iterable[Example]:
-    """Returns the batches of `source` for the replicas of `strategy`; no iterator over them has an autotuner."""
+    """Return the batches of `source` for the replicas of `strategy`. No iterator over them has an autotuner."""
     _keep_autotuners_from_devices()  # also for one CPU, whose batches Keras' fit distributes again
     is_one = isinstance(strategy, tf.distribute.OneDeviceStrategy)
     if is_one and "CPU" in strategy.extended.worker_devices[0].upper():
@@ -75,9 +75,9 @@ def distributed(strategy: tf.distribute.Strategy, source: InputFunction) -> Iter
 
 @cache
 def _keep_autotuners_from_devices() -> None:
-    """Sets `WITHOUT_AUTOTUNER` for the iterators that TensorFlow puts on each device, which no public option reaches.
+    """Set `WITHOUT_AUTOTUNER` for the iterators that TensorFlow creates on each device.
 
-    As of TensorFlow 2.21 (tensorflow/python/data/ops/multi_device_iterator_ops.py).
+    No public option reaches them in TensorFlow 2.21 (tensorflow/python/data/ops/multi_device_iterator_ops.py).
     """
     create = multi_device_iterator_ops._create_device_dataset
 
@@ -88,12 +88,12 @@ def _keep_autotuners_from_devices() -> None:
 
 
 def evaluation_input(split: Split, batch_size: int, fixed_shapes: bool = False, passes: int = 1) -> InputFunction:
-    """Returns an input of `passes` over `split` in its own order, unchanged."""
+    """Return an input of `passes` over `split` in its own order, without transforms."""
     return _input(split, batch_size, passes, 0, None, fixed_shapes)
 
 
 def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Example:
-    """Returns the global batch of a training's first step."""
+    """Return the global batch of the first step of a training."""
     with tf.device("/cpu:0"):
         in_order = order(len(dataset.train), seed if dataset.is_shuffled else None, tf.constant(0, tf.int64))
         changes, first = RandomChanges(dataset, batch_size, seed), tf.constant(0, tf.int64)
@@ -101,7 +101,7 @@ def first_batch(dataset: Dataset, batch_size: int, seed: int) -> Example:
 
 
 def passes(strategy: Strategy, split: Split, batch_size: int) -> tf.data.Iterator:
-    """Returns the batches of endless passes over `split` in its own order, unchanged."""
+    """Return the batches of endless passes over `split` in its own order, without transforms."""
     source = evaluation_input(split, batch_size, strategy.fixed_shapes, passes=_FOREVER)
     return iter(distributed(strategy.distribution, source))
 
@@ -122,7 +122,7 @@ def _input(
 
         @_as_written
         def positions(epoch: tf.Tensor) -> tf.data.Dataset:
-            """Yields (order of the epoch, step of the run, replica) for each per-replica batch of this pipeline."""
+            """Yield (order of the epoch, step of the run, replica) for each per-replica batch of this pipeline."""
             in_order = order(len(split), seed, epoch)
             start = tf.maximum(epoch * per_epoch, first_step)
             numbers = tf.data.Dataset.range(start * local_replicas, (epoch + 1) * per_epoch * local_replicas)
@@ -155,11 +155,16 @@ def replica_batch(  # noqa: PLR0913  # each is another fact of one batch
     changes: "RandomChanges | None" = None,
     fixed_rows: int | None = None,
 ) -> Example:
-    """Returns the part of a replica of the global batch of `step` of the run.
+    """Return a replica's part of the global batch of `step`.
 
     Args:
-        in_order: the examples of the epoch, int64 [N]. place: the replica, and how many there are.
-        fixed_rows: see `share_of_replica`.
+        reader: Reads the split.
+        in_order: The numbers of the examples in the order of the epoch, int64 [N].
+        step: The step of the run.
+        place: The replica, and the number of replicas.
+        batch_size: The global batch size.
+        changes: The transforms of training examples, if any.
+        fixed_rows: See `share_of_replica`.
     """
     replica, replicas = place
     start, count = _examples_of_step(step, tf.size(in_order, tf.int64), batch_size)
@@ -179,11 +184,14 @@ def batch_of_rows(
     step: tf.Tensor,
     changes: "RandomChanges | None",
 ) -> Example:
-    """Returns some rows of the global batch of `step`.
+    """Return some rows of the global batch of `step`.
 
     Args:
-        numbers: of the examples of the whole global batch in the split, int64 [count].
-        rows: int64 [b], and how much each counts, float64 [b].
+        reader: Reads the split.
+        numbers: The numbers of the examples of the whole global batch in the split, int64 [count].
+        rows: The rows, int64 [b], and their weights, float64 [b].
+        step: The step of the run.
+        changes: The transforms of training examples, if any.
     """
     chosen, weights = rows
     example = reader.read(tf.gather(numbers, chosen)) if changes is None else changes(reader, numbers, chosen, step)
@@ -249,10 +257,11 @@ def _rows_of(example: Example, rows: tf.Tensor) -> Example:
 
 
 def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
-    """Returns a permutation, int64 [examples]; without a seed the identity.
+    """Return a permutation of the numbers of the examples, int64 [examples]; without a seed, the identity.
 
-    Sorting random numbers, once an epoch: `tf.random.experimental.index_shuffle` would need no memory, but its
-    permutations are far from uniform (of 20,000 ones of 100 examples, mean positions are off by 26 standard errors).
+    It sorts random numbers, once per epoch. `tf.random.experimental.index_shuffle` would need no memory, but its
+    permutations are far from uniform: in 20,000 permutations of 100 examples, mean positions are off by 26 standard
+    errors.
     """
     if seed is None:
         return tf.range(examples, dtype=tf.int64)
@@ -264,15 +273,19 @@ def order(examples: int, seed: int | None, epoch: tf.Tensor) -> tf.Tensor:
 def share_of_replica(
     count: tf.Tensor, replica: tf.Tensor | int, replicas: int, fixed_rows: int | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns where a replica's rows of a batch of `count` examples begin and end, int64 [], and how much each counts.
+    """Return the first row of a replica in a batch of `count` examples, the row after its last one, and their weight.
 
-    Replicas' numbers of rows differ by one at most. Where there are fewer examples than replicas, each gets all of
-    them with weight 1 / replicas. An empty batch would fail (convolutions of nothing on CPUs) or give gradients of
-    half the weight elsewhere; one filled up with rows of weight 0 would change a synchronized BatchNorm's statistics.
+    The numbers of rows of replicas differ by at most one. If there are fewer examples than replicas, each gets all of
+    them with weight 1 / replicas. An empty batch would fail (convolutions of empty batches on CPUs) or change the
+    weights of gradients. A batch filled up with rows of weight 0 would change the statistics of a synchronized
+    BatchNorm.
 
     Args:
-        fixed_rows: to which every per-replica batch is filled up, so that it may be empty where not all examples fit
-            into one.
+        count: The number of examples, int64 [].
+        replica: The replica.
+        replicas: The number of replicas.
+        fixed_rows: The number of rows to which every per-replica batch is filled up, if shapes are fixed. Then a batch
+            may be empty, unless all examples fit into one.
     """
     one = tf.constant(1.0, tf.float64)
     if replicas == 1:  # nothing to divide: a dozen operations less in the graph of every step
@@ -285,32 +298,36 @@ def share_of_replica(
 
 
 def fixed_rows_of(batch_size: int, replicas: int, fixed_shapes: bool) -> int | None:
-    """Returns the rows to which every per-replica batch is filled up; None where shapes are not fixed."""
+    """Return the number of rows to which every per-replica batch is filled up; None if shapes are not fixed."""
     return -(-batch_size // replicas) if fixed_shapes else None
 
 
 def first_row_of_step(
     step: tf.Tensor, examples: int, batch_size: int, place: tuple[tf.Tensor | int, int], fixed_rows: int | None = None
 ) -> tf.Tensor:
-    """Returns the first row, int64 [], that `replica_batch` takes of the global batch of `step` of the run.
+    """Return the first row of the global batch of `step` that `replica_batch` takes, int64 [].
 
     Args:
-        examples: of the split.
+        step: The step of the run.
+        examples: The number of examples in the split.
+        batch_size: The global batch size.
+        place: The replica, and the number of replicas.
+        fixed_rows: See `share_of_replica`.
     """
     _, count = _examples_of_step(step, tf.constant(examples, tf.int64), batch_size)
     return share_of_replica(count, *place, fixed_rows)[0]
 
 
 def _examples_of_step(step: tf.Tensor, examples: tf.Tensor, batch_size: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns where in the order of its epoch the global batch of `step` begins, and its number of examples."""
+    """Return the place in the order of its epoch at which the batch of `step` begins, and its number of examples."""
     start = (step % -(-examples // batch_size)) * batch_size
     return start, tf.minimum(examples - start, batch_size)
 
 
 def places(count: int, batch_size: int, replica: int, replicas: int, fixed_shapes: bool = False) -> np.ndarray:
-    """Returns the places in `count` examples of the rows that a replica computes, batch after batch, int64 [rows].
+    """Return the places, in `count` examples, of the rows that a replica computes, batch after batch, int64 [rows].
 
-    -1: a row that is filled up, or that another replica computes, too.
+    A place of -1 is a row that is filled up, or that another replica computes too.
     """
     parts = []
     fixed_rows = fixed_rows_of(batch_size, replicas, fixed_shapes)

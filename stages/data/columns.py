@@ -26,11 +26,11 @@ class Streamed:
 
     @classmethod
     def of(cls, array: np.ndarray) -> "Streamed":
-        """Returns the values of an array on the disk."""
+        """Return the values of an array on the disk."""
         return cls(array.__getitem__, array.shape, array.dtype)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Returns the values of `rows`, a slice or int64 [n], as an array [n, ...]; safe in several threads at once."""
+        """Return the values of `rows`, a slice or int64 [n], as an array [n, ...]; safe in several threads at once."""
         return self.read(rows)
 
 
@@ -39,7 +39,7 @@ Column: TypeAlias = np.ndarray | Streamed
 
 
 def taken(column: Column, rows: np.ndarray) -> Column:
-    """Returns the values of `rows`, int64 [n], read at each use where the others are.
+    """Return the values of `rows`, int64 [n], read at each use where the others are.
 
     Numbers in memory are aligned as TensorFlow aligns its own, so that it can share their memory.
     """
@@ -67,7 +67,7 @@ def _row_bytes(column: Column) -> int:
 
 
 def evenly_spread(count: int, most: int) -> np.ndarray:
-    """Returns rows, int64, from the first of `count` to the last: all of them, or `most`."""
+    """Return rows, int64, from the first of `count` to the last: all of them, or `most`."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)
 
 
@@ -105,12 +105,12 @@ class Described:
 
 
 def chunk_of(image_shape: tuple[int, ...]) -> int:
-    """Returns how many images of a shape are in memory at once while they are decoded or described."""
+    """Return how many images of a shape are in memory at once while they are decoded or described."""
     return max(1, min(CHUNK, CHUNK_BYTES // int(np.prod(image_shape))))
 
 
 def describe(features: Mapping[str, Column]) -> Described:
-    """Returns digests of all examples and moments of their images, reading a few at a time."""
+    """Return digests of all examples and moments of their images, reading a few at a time."""
     columns = [features[name] for name in sorted(features)]
     images = columns[0]
     if len(columns) > 1 or len(images.shape) != 4:
@@ -124,7 +124,7 @@ def describe(features: Mapping[str, Column]) -> Described:
 
 
 def describe_rows(columns: Sequence[Column], texts: Sequence[Sequence[str] | None]) -> Described:
-    """Returns digests of the rows of columns, [N, ...].
+    """Return digests of the rows of columns, [N, ...].
 
     Args:
         texts: of each column, those that its numbers stand for; None: it has values of its own.
@@ -144,7 +144,7 @@ def describe_rows(columns: Sequence[Column], texts: Sequence[Sequence[str] | Non
 
 
 def describe_block(images: np.ndarray) -> Described:
-    """Returns digests and moments of a few images, whatever others are described with them.
+    """Return digests and moments of a few images, whatever others are described with them.
 
     A digest is 64 bits of BLAKE2 of an image's bytes: among a million others, a wrong match has odds of 1 in 4e7.
     """

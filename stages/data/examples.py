@@ -17,12 +17,12 @@ Reader = Callable[[tf.Tensor], tf.Tensor]
 
 
 def network_input(inputs: Mapping[str, tf.Tensor]) -> Any:
-    """Returns what a network is called with: the one tensor, or all of them by name."""
+    """Return what a network is called with: the one tensor, or all of them by name."""
     return dict(inputs) if len(inputs) > 1 else next(iter(inputs.values()))
 
 
 def reader(column: Column) -> Reader:
-    """Returns a function that reads examples of a column, in memory or wherever it is."""
+    """Return a function that reads examples of a column, in memory or wherever it is."""
     if isinstance(column, np.ndarray):
         return gathering(in_memory(column))
     dtype = tf.as_dtype(column.dtype)
@@ -35,7 +35,7 @@ def reader(column: Column) -> Reader:
 
 
 def gathering(values: tf.Tensor) -> Reader:
-    """Returns a function that reads examples of a column in memory, [N, ...]."""
+    """Return a function that reads examples of a column in memory, [N, ...]."""
     return lambda examples: _for_network(tf.gather(values, examples))
 
 
@@ -44,7 +44,7 @@ def _for_network(values: tf.Tensor) -> tf.Tensor:
 
 
 def network_dtype(dtype: Any) -> tf.DType:
-    """Returns the dtype in which a network gets values: int32 of whole numbers, float32 of bytes and all others."""
+    """Return the dtype in which a network gets values: int32 of whole numbers, float32 of bytes and all others."""
     dtype = tf.as_dtype(dtype)
     return tf.int32 if dtype.is_integer and dtype != tf.uint8 else tf.float32
 
@@ -75,7 +75,7 @@ def target_dtype(dtype: Any) -> tf.DType:
 
 
 def in_memory(array: np.ndarray) -> tf.Tensor:
-    """Returns a tensor that shares the array's memory where TensorFlow can use it as it lies, else a copy."""
+    """Return a tensor that shares the array's memory where TensorFlow can use it as it lies, else a copy."""
     if array.ctypes.data % ALIGNMENT or not array.flags.c_contiguous or not array.flags.writeable:
         return tf.constant(array)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
@@ -83,7 +83,7 @@ def in_memory(array: np.ndarray) -> tf.Tensor:
 
 @dataclass(frozen=True)
 class SplitReader:
-    """Reads examples of a split by number."""
+    """Read examples of a split by number."""
 
     inputs: Mapping[str, Reader]
     targets: Reader
@@ -103,12 +103,12 @@ class SplitReader:
 
 
 def weights_of(split: Split) -> tf.Tensor | None:
-    """Returns the weights of the examples, float64 [N]; None where they are all alike."""
+    """Return the weights of the examples, float64 [N]; None where they are all alike."""
     return None if split.weights is None else tf.constant(split.weights, tf.float64)
 
 
 def first_inputs(split: Split, count: int) -> Any:
-    """Returns what a network is called with for the first `count` examples of a split."""
+    """Return what a network is called with for the first `count` examples of a split."""
     first = {name: _for_network(tf.constant(column[:count])) for name, column in split.inputs.items()}
     return network_input(first)
 

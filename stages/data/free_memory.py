@@ -13,12 +13,12 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_for_data(gib: float | None) -> float:
-    """Returns how many bytes data may take, by `data.memory_gib`."""
+    """Return how many bytes data may take, by `data.memory_gib`."""
     return gib * 2**30 if gib is not None else HELD_SHARE * available_memory()
 
 
 def available_memory() -> int:
-    """Returns how many bytes of main memory this process can still take.
+    """Return how many bytes of main memory this process can still take.
 
     The smallest of the machine's available memory and the remainders of the process's control groups (Linux, version 2;
     cached files count as free, as the kernel drops them). No swap.
@@ -33,7 +33,7 @@ def available_memory() -> int:
 
 
 def _remainder(folder: Path) -> float:
-    """Returns the bytes that a control group has left, infinity where it sets no limit."""
+    """Return the bytes that a control group has left, infinity where it sets no limit."""
     try:
         limit, used = int((folder / "memory.max").read_text()), int((folder / "memory.current").read_text())
         facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())

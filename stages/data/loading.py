@@ -57,7 +57,7 @@ class Encoded(NamedTuple):
 
 
 Read = Callable[[], Sequence[Example | Encoded | Invalid]]
-"""Returns some examples, or why they cannot be used; safe in several threads at once."""
+"""Return some examples, or why they cannot be used; safe in several threads at once."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Source:
         return sum(map(len, self.parts.values()))
 
     def example(self, item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
-        """Returns what an item is, once its image is decoded."""
+        """Return what an item is, once its image is decoded."""
         if isinstance(image, InvalidImageError):
             return Invalid(item.where, str(image))
         if not 0 <= item.label < len(self.class_names):
@@ -93,7 +93,7 @@ class Source:
 
 
 def numbered(read: Callable[[int], Example | Encoded | Invalid], count: int) -> Callable[[int], Iterator[Read]]:
-    """Returns `Source.blocks` of `count` examples that `read` returns by their numbers."""
+    """Return `Source.blocks` of `count` examples that `read` returns by their numbers."""
 
     def blocks(size: int) -> Iterator[Read]:
         for start in range(0, count, size):
@@ -112,7 +112,7 @@ class Files(NamedTuple):
     class_names: tuple[str, ...]
 
     def names_of(self, numbers: Iterable[int]) -> list[str]:
-        """Returns the paths of files below the folder; what is not UTF-8 become escapes, such as `caf\\xe9.png`."""
+        """Return the paths of files below the folder; what is not UTF-8 become escapes, such as `caf\\xe9.png`."""
         paths = (os.fsencode(os.path.relpath(self.paths[number], self.root)) for number in numbers)
         return [path.decode(errors="backslashreplace") for path in paths]
 
@@ -123,7 +123,7 @@ cache is to lack it."""
 
 
 def file_source(files: Files, decode: Decoder, name: str = "", where: Callable[[int], str] | None = None) -> Source:
-    """Returns the images of files; where: names an example, for errors; None: by its path."""
+    """Return the images of files; where: names an example, for errors; None: by its path."""
     content = hashlib.sha256(os.fsencode(repr((decode.key, files.class_names))))
     for path in files.paths:  # what is known of them without reading them
         content.update(os.fsencode(f"{os.path.relpath(path, files.root)} {_state(path)}\n"))
@@ -144,7 +144,7 @@ def _encoded(files: Files, where: Callable[[int], str], number: int) -> Encoded 
 
 
 def _state(path: Path) -> str:
-    """Returns what is known of a file, or of what a link leads to, without reading it."""
+    """Return what is known of a file, or of what a link leads to, without reading it."""
     with suppress(OSError, ValueError):
         status = path.stat()
         return f"{status.st_size} {status.st_mtime_ns} {os.access(path, os.R_OK)}"
@@ -166,7 +166,7 @@ _Block = tuple[list[Example | Invalid], np.ndarray, Described]
 def load(
     source: Source, settings: SourceSettings, reporter: Reporter | None, folder: Path | None, cache: Path | None
 ) -> Dataset:
-    """Returns the images of `source` in three splits; what it does not have is cut from its training examples.
+    """Return the images of `source` in three splits; what it does not have is cut from its training examples.
 
     Args:
         folder: the run's; takes `data/skipped.csv` where something was left out. None: no file.
@@ -210,7 +210,7 @@ class Prepared:
 
 
 def read_images(source: Source, settings: SourceSettings, reporter: Reporter, cache: Path | None) -> Prepared:
-    """Returns the images of `source`; the cache's are made if no run has made them.
+    """Return the images of `source`; the cache's are made if no run has made them.
 
     Raises:
         UserError: where images cannot be used and are not to be skipped, or there is no room for them.
@@ -244,7 +244,7 @@ def feature_of(source: Source, settings: SourceSettings) -> ImageFeature:
 
 
 def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | None) -> Contents:
-    """Reads all of a source; its images into a file in `folder`, or into memory."""
+    """Read all of a source; its images into a file in `folder`, or into memory."""
     path = folder / f"{_IMAGES}.npy" if folder is not None else None
     images = new_array(path, np.dtype(np.uint8), (len(source), *source.image_shape))
     size = max(1, chunk_of(source.image_shape) // (4 * WORKERS))  # an image may be too little for a task
@@ -281,7 +281,7 @@ def _read_block(source: Source, read: Read) -> _Block:
 
 
 def _in_order(function: Callable[[Any], _Block], items: Iterable[Any]) -> Iterator[_Block]:
-    """Yields the results of threads in the order of `items`, of which a group is in work at a time."""
+    """Yield the results of threads in the order of `items`, of which a group is in work at a time."""
     remaining = iter(items)
     with ThreadPoolExecutor(WORKERS) as pool:
         while group := list(itertools.islice(remaining, AT_ONCE * WORKERS)):

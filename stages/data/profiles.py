@@ -127,7 +127,7 @@ class Profile:
         return is_worded and not self.is_number and not self.is_date and self.different > FEW
 
     def kind(self) -> tuple[str, str]:
-        """Returns `number`, `category` or `leave_out`, and why it is left out."""
+        """Return `number`, `category` or `leave_out`, and why it is left out."""
         different, name = self.different, self.name
         are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
         if not self.present or name.startswith(UNNAMED):

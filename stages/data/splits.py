@@ -20,7 +20,7 @@ from stages.tasks.task import Task
 def cut_all(
     labels: np.ndarray, fractions: Mapping[str, float], seed: int, names: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Returns the rows, int64 in order, of each split in `fractions`, cut one after another, and of `train`: the rest.
+    """Return the rows, int64 in order, of each split in `fractions`, cut one after another, and of `train`: the rest.
 
     Args:
         labels: of classes, int [N].
@@ -52,7 +52,7 @@ def cut_all(
 def cut_classes(
     source: str, rows: Mapping[str, np.ndarray], labels: np.ndarray, names: tuple[str, ...], settings: DataSettings
 ) -> dict[str, np.ndarray]:
-    """Returns the rows of all splits, in order: those that `rows` lacks are cut from its `train`.
+    """Return the rows of all splits, in order: those that `rows` lacks are cut from its `train`.
 
     Args:
         labels: int [N], of all rows, numbers of the classes `names`.
@@ -76,7 +76,7 @@ def cut_classes(
 
 
 def _stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray | None:
-    """Returns which examples the part has, bool [N]; None where it or the rest cannot have one of each class.
+    """Return which examples the part has, bool [N]; None where it or the rest cannot have one of each class.
 
     They are those of scikit-learn's `train_test_split(stratify=labels)`, which takes a second to import.
     """
@@ -95,7 +95,7 @@ def _stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray | 
 
 
 def _allot(counts: np.ndarray, size: int, random: np.random.RandomState) -> np.ndarray:
-    """Returns how many of `size` examples are of each class, in proportion to `counts`.
+    """Return how many of `size` examples are of each class, in proportion to `counts`.
 
     The largest remainders are rounded up; `random` decides among equal ones.
     """

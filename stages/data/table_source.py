@@ -78,7 +78,7 @@ class TableSource:
         return [column for column in self.columns if column.kind in DTYPES]
 
     def take(self, rows: np.ndarray, skipped: Sequence[tuple[str, str]]) -> "TableSource":
-        """Returns some rows, int64 [n], in memory.
+        """Return some rows, int64 [n], in memory.
 
         Args:
             skipped: where the other rows are, and why they are left out.
@@ -94,7 +94,7 @@ class TableSource:
         )
 
     def of(self, name: str) -> np.ndarray:
-        """Returns all values of a column; of a category texts, object."""
+        """Return all values of a column; of a category texts, object."""
         values = self.arrays[name]
         return np.array(self.texts[name], object)[values] if name in self.texts else values
 
@@ -103,7 +103,7 @@ class TableSource:
         return place_of(self.parts, int(self.numbers[row]), column)
 
     def column(self, name: str) -> Column:
-        """Returns a column, in memory or read at each use."""
+        """Return a column, in memory or read at each use."""
         if not self.is_mapped:
             return self.of(name)
         values = Streamed.of(self.arrays[name])
@@ -155,7 +155,7 @@ def _source(name: str, contents: Contents, is_mapped: bool) -> TableSource:
 
 
 def _bytes_of(header: Header) -> float:
-    """Returns about how many bytes the columns take in memory; compressed files grow about eightfold."""
+    """Return about how many bytes the columns take in memory; compressed files grow about eightfold."""
     packed = [path for path in header.files if path.suffix == ".gz" or format_of(path) == "parquet"]
     return sum(path.stat().st_size * (8 if path in packed else 1.5) for path in header.files)
 
@@ -278,13 +278,13 @@ def _facts(
 
 
 def _role(column: str, settings: TableSettings) -> str | None:
-    """Returns what a column is for: `target`, or the setting that names it; None: a feature, if anything."""
+    """Return what a column is for: `target`, or the setting that names it; None: a feature, if anything."""
     role = "target" if column in settings.targets else None
     return next((role for role, named in settings.roles.items() if named == column), role)
 
 
 def _left_out(column: str, settings: TableSettings) -> str:
-    """Returns why the settings leave a column out; empty where they do not."""
+    """Return why the settings leave a column out; empty where they do not."""
     role = _role(column, settings)
     if settings.declared.get(column) == "leave_out" and role in (None, "target"):
         return "by data.features"
@@ -298,7 +298,7 @@ def _left_out(column: str, settings: TableSettings) -> str:
 
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:
-    """Returns how a column is read, by what it is for; only features may have missing values."""
+    """Return how a column is read, by what it is for; only features may have missing values."""
     kinds = {"target": column.note, "weight": "number", "time": "number" if profile.is_number else "date"}
     is_plain = column.kind in ("number", "whole")
     kind = kinds.get(column.kind, column.kind if is_plain else "category")

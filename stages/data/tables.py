@@ -63,7 +63,7 @@ class Rows:
 
     @classmethod
     def of(cls, name: str, tables: Mapping[str, pa.Table], **others: Any) -> "Rows":
-        """Returns the rows of several files, or splits.
+        """Return the rows of several files, or splits.
 
         Raises:
             UserError: where their columns have several types.
@@ -132,7 +132,7 @@ def place_of(parts: Sequence[tuple[str, int]], row: int, column: str) -> str:
 
 
 def read_files(header: Header, settings: TableSettings, folder: Path | None = None) -> Rows:
-    """Returns the rows of files.
+    """Return the rows of files.
 
     Args:
         folder: takes them as files, which are mapped; None: they are held in memory.
@@ -177,7 +177,7 @@ def reading_of(settings: TableSettings) -> dict[str, Any]:
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
-    """Returns the names of files; their paths, where two have one name."""
+    """Return the names of files; their paths, where two have one name."""
     names = [path.name for path in files]
     return names if len({*names}) == len(names) else list(map(str, files))
 
@@ -218,7 +218,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _mapped(place: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Returns rows that have been written to the file `place`."""
+    """Return rows that have been written to the file `place`."""
     with pa.ipc.new_file(str(place), schema) as file:
         for batch in batches:
             file.write_batch(batch)
@@ -242,7 +242,7 @@ class Typed:
 def _converted(
     array: Values, column: Typed, form: NumberFormat
 ) -> tuple[np.ndarray, list[str] | None, list[tuple[np.ndarray, str]]]:
-    """Returns a column as `column` says; the texts of a category, by the numbers that stand for them; rows without a
+    """Return a column as `column` says; the texts of a category, by the numbers that stand for them; rows without a
     use, and why.
     """
     missing = array.is_null().to_numpy()
@@ -278,7 +278,7 @@ def _converted(
 def read(
     rows: Rows, columns: Sequence[Typed], on_error: str, folder: Path | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]], list[tuple[str, str]]]:
-    """Returns the typed columns of all rows that can be used, the texts of categories, and what is left out, and why.
+    """Return the typed columns of all rows that can be used, the texts of categories, and what is left out, and why.
 
     Args:
         on_error: of the settings.
@@ -325,7 +325,7 @@ def read(
 
 
 def cast(array: Values, kind: pa.DataType) -> Values | None:
-    """Returns an array as another type, None where a value has none; a few are tried first, as each failure is slow."""
+    """Return an array as another type, None where a value has none; a few are tried first, as each failure is slow."""
     try:
         array[:8].cast(kind)
         return array.cast(kind)
@@ -338,7 +338,7 @@ RESERVED = ("self", IMAGES, "numbers")
 
 
 def argument_names(columns: Sequence[str]) -> dict[str, str]:
-    """Returns for each column a name that an argument of an exported function can have; its own, if that can be one.
+    """Return for each column a name that an argument of an exported function can have; its own, if that can be one.
 
     Names differ by more than the case of their letters, which TensorFlow ignores, and begin with a letter.
     """

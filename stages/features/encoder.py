@@ -70,7 +70,7 @@ Encode = Callable[[Mapping[str, Column], Any], dict[str, np.ndarray]]
 
 
 def encoding(encoder: keras.Model) -> Encode:
-    """Returns a function from columns and some rows to their tensors as arrays, by a graph like that of the export."""
+    """Return a function from columns and some rows to their tensors as arrays, by a graph like that of the export."""
     given = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in encoder.input.items()}
     graph = tf.function(partial(encoder, training=False), autograph=False, input_signature=[given])
 
@@ -136,7 +136,7 @@ def _described(features: Schema) -> str:
 def _encoded(
     tensors: Callable[[Path | None], dict[str, np.ndarray]], place: Path | None, reporter: Reporter
 ) -> dict[str, Column]:
-    """Returns the tensors of a split; place: of an entry of the cache, for a split that is larger than memory."""
+    """Return the tensors of a split; place: of an entry of the cache, for a split that is larger than memory."""
     if place is None:
         return dict(tensors(None))
     entry, _ = cached(place, lambda folder: Contents({}, tensors(folder)), reporter)
@@ -144,7 +144,7 @@ def _encoded(
 
 
 def _tensors(encode: Encode, most: int, split: Split, folder: Path | None) -> dict[str, np.ndarray]:
-    """Returns the tensors of a split, made of `most` rows at once; folder: takes them as files."""
+    """Return the tensors of a split, made of `most` rows at once; folder: takes them as files."""
     width = sum(column.shape[1] for column in split.features.values() if len(column.shape) > 1)
     step = min(most, max(1, VALUES // max(width, 1)))
     arrays: dict[str, np.ndarray] = {}

@@ -92,7 +92,7 @@ class Wide:
 
     columns: Mapping[str, Column]
     features: Callable[[Split], Schema]
-    """Returns the description of the columns from the training split."""
+    """Return the description of the columns from the training split."""
     described: Described | None = None
     """Descriptions of images, if known."""
     files: Sequence[str] | None = None

@@ -31,7 +31,7 @@ class Scaled(keras.Model):
         return self.layers[-1]
 
     def scaled(self, inputs: Any) -> Any:
-        """Returns what the network gets of `inputs`."""
+        """Return what the network gets of `inputs`."""
         names = {layer.name for layer in self.layers[:-1]}
         return self.get_layer(SCALING)(inputs) if SCALING in names else inputs
 
@@ -50,7 +50,7 @@ class Scaled(keras.Model):
 def with_scaling(
     scaling: Normalization | None, inputs: Mapping[str, keras.KerasTensor], network: keras.Model, policy: str
 ) -> Scaled:
-    """Returns `network`, under the Keras policy `policy`, behind `inputs`, whose pixels a layer scales for it."""
+    """Return `network`, under the Keras policy `policy`, behind `inputs`, whose pixels a layer scales for it."""
     given = dict(inputs) if len(inputs) > 1 else next(iter(inputs.values()))
     if scaling is None:
         return Scaled(given, network(given), name=network.name)
@@ -68,7 +68,7 @@ def _numbers(values: tuple[float, ...], dtype: str) -> float | list[float]:
 
 
 def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
-    """Returns `required`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
+    """Return `required`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
 
     Three numbers that are equal become one, so do three for images of other than three channels: their mean.
     """
@@ -83,19 +83,19 @@ def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
 
 
 def after(first: Normalization, second: Normalization) -> Normalization:
-    """Returns `first`, which has one number for all channels, followed by `second`, as a single scaling."""
+    """Return `first`, which has one number for all channels, followed by `second`, as a single scaling."""
     (scale,), (offset,) = first.scale, first.offset
     offsets = (offset * by + more for by, more in zip(second.scale, second.offset, strict=True))
     return Normalization(tuple(scale * by for by in second.scale), tuple(offsets))
 
 
 def facts(scaling: Normalization) -> dict[str, list[float]]:
-    """Returns `scaling` as parameters to record, with six digits."""
+    """Return `scaling` as parameters to record, with six digits."""
     return {"scale": [float(f"{x:.6g}") for x in scaling.scale], "offset": [float(f"{x:.6g}") for x in scaling.offset]}
 
 
 def save_scaling(dataset: Dataset, folder: Path) -> None:
-    """Writes how the pixels of `dataset` are scaled, every digit of it."""
+    """Write how the pixels of `dataset` are scaled, every digit of it."""
     scaling = dataset.normalization
     values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
     known = distribution(IMAGES, dataset.features[IMAGES])
@@ -103,7 +103,7 @@ def save_scaling(dataset: Dataset, folder: Path) -> None:
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
-    """Returns `dataset` with the scaling that `save_scaling` has written, which a trained model keeps on other data."""
+    """Return `dataset` with the scaling that `save_scaling` has written, which a trained model keeps on other data."""
     values = json.loads((saved / FACTS).read_text())
     values = values.get("facts", values)  # runs of earlier code have them beside checksums
     scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))

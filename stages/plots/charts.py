@@ -23,7 +23,7 @@ MOST_POINTS = 5000
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """Returns a figure of a size in inches, without pyplot: no window system, no state shared between runs.
+    """Return a figure of a size in inches, without pyplot: no window system, no state shared between runs.
 
     A constrained layout would draw it twice.
     """
@@ -60,7 +60,7 @@ def plot_history(
 
 
 def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Path) -> Path:
-    """Draws predicted against true values of each target, and the errors; returns `path`.
+    """Draw predicted against true values of each target, and the errors; returns `path`.
 
     Args:
         columns: name, true and predicted values, [n], of each target; of many rows some are drawn, evenly spread.
@@ -78,7 +78,7 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
 
 
 def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path) -> Path:
-    """Draws a confusion matrix, sums of weights [classes, classes], rows true and columns predicted; returns `path`."""
+    """Draw a confusion matrix, sums of weights [classes, classes], rows true and columns predicted; returns `path`."""
     size = len(class_names)
     names = drawable(class_names) if size <= 40 else []
     longest = max(map(len, names), default=2)
@@ -103,7 +103,7 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
 
 
 def plot_reliability(counts: np.ndarray, correct: np.ndarray, sure: np.ndarray, error: float, path: Path) -> Path:
-    """Draws the accuracy of the examples of each bin of confidence against their mean confidence; returns `path`.
+    """Draw the accuracy of the examples of each bin of confidence against their mean confidence; returns `path`.
 
     Args:
         counts, correct, sure: sums over the examples, the correct ones, and their confidence, by their weights, of bins
@@ -131,7 +131,7 @@ def plot_reliability(counts: np.ndarray, correct: np.ndarray, sure: np.ndarray, 
 
 
 def drawable(names: Sequence[str]) -> list[str]:
-    """Returns class names as Matplotlib can draw them, cut to 24 letters.
+    """Return class names as Matplotlib can draw them, cut to 24 letters.
 
     A name with a letter that the font lacks becomes its number, such as `#3`, rather than boxes, each with a warning.
     """
@@ -144,17 +144,17 @@ def drawable(names: Sequence[str]) -> list[str]:
 
 
 def font(size: int) -> ImageFont.FreeTypeFont:
-    """Returns Matplotlib's font for Pillow, in a size in pixels."""
+    """Return Matplotlib's font for Pillow, in a size in pixels."""
     return ImageFont.truetype(_font_file(), size)
 
 
 def _font_file() -> str:
-    """Returns the file of Matplotlib's font: DejaVu Sans, which it brings along, unless the user has set another."""
+    """Return the file of Matplotlib's font: DejaVu Sans, which it brings along, unless the user has set another."""
     return findfont(FontProperties())
 
 
 def save(figure: "Figure", path: Path) -> Path:
-    """Writes `figure` to `path`, making its folder; returns `path`."""
+    """Write `figure` to `path`, making its folder; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, lambda partial: figure.savefig(partial, dpi=120, pil_kwargs=FASTEST), durable=False)
     return path

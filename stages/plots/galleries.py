@@ -34,7 +34,7 @@ def plot_rows(
     title: str,
     path: Path,
 ) -> Path:
-    """Draws rows of images, each below its caption; returns `path`.
+    """Draw rows of images, each below its caption; returns `path`.
 
     Args:
         rows: uint8 or float32 [n, H, W, C] each, n may differ.
@@ -63,13 +63,13 @@ def plot_rows(
 def plot_batch(
     images: np.ndarray, captions: Sequence[str], pixel_range: tuple[float, float], title: str, path: Path
 ) -> Path:
-    """Draws `images`, uint8 or float32 [n, H, W, C], in rows of eight; see `plot_rows`."""
+    """Draw `images`, uint8 or float32 [n, H, W, C], in rows of eight; see `plot_rows`."""
     rows = [slice(start, start + 8) for start in range(0, len(images), 8)]
     return plot_rows([images[row] for row in rows], [captions[row] for row in rows], pixel_range, title, path)
 
 
 def shown(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
-    """Returns images as they are drawn, uint8 [n, h, w, 3], with `pixel_range` from black to white.
+    """Return images as they are drawn, uint8 [n, h, w, 3], with `pixel_range` from black to white.
 
     Values outside are clipped.
 
