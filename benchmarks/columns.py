@@ -60,7 +60,7 @@ def texts(rounds: int) -> Samples:
     found = sorted({(text, name.partition(".")[0]) for name, text in members if text and len(text) > 100})
     words, classes = (np.array(part, object) for part in zip(*found, strict=True))
     dataset = normalize(dataset_of_result(({"text": words}, classes)), NormalizeSettings(length=LENGTH))
-    rows, outputs = dataset.train.numbers, dataset.task.outputs
+    rows, outputs = dataset.train.numbers, dataset.task.head.units
     layer = keras.layers.TextVectorization(WORDS, output_sequence_length=LENGTH)
     layer.adapt(words[rows])
     given = tf.data.Dataset.from_tensor_slices((words[rows].astype(str), dataset.train.targets))

@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.page import markdown, put
-from stages.evaluation.by_task import report_numbers
-from stages.evaluation.classes import Predicted, estimates_of, intervals_of
 from stages.evaluation.paired_tests import metric_difference
 from stages.evaluation.slice_tests import slice_tests
 from stages.metrics.estimates import Columns, parts_of
 from stages.metrics.intervals import reported
 from stages.metrics.known import KNOWN
-from stages.tasks.classification import Classification
-from stages.tasks.regression import Regression
+from stages.tasks.class_report import Predicted, estimates_of, intervals_of
+from stages.tasks.classification import ClassView
+from stages.tasks.regression import NumberView, report_numbers
 
 SIZE = 100_000
 SIZES = (20, 100, 500, 2000)
@@ -258,7 +257,7 @@ def slice_errors(sizes: list[int], model: str, repeats: int, worse: bool = False
         correct: Columns = {"label": np.ones(count, np.int32), "predicted": values.astype(np.int32)}
         columns = correct if is_counted else _of_numbers(np.zeros(count), values)
         columns = {**columns, "weight": weights} if "weights" in model else columns
-        metric, least = ("accuracy", Classification.least) if is_counted else ("rmse", Regression.least)
+        metric, least = ("accuracy", ClassView.least) if is_counted else ("rmse", NumberView.least)
         signs = slice_tests(KNOWN[metric], columns, codes, least, 0.95)
         bad = signs[0][0] == (-1 if is_counted else 1)
         found += bool(bad if worse else np.concatenate(signs).any())

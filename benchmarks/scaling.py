@@ -22,7 +22,7 @@ from benchmarks.memory import resident
 from benchmarks.page import markdown, put
 from benchmarks.processes import in_fresh_process
 from benchmarks.scaling_model import Link, efficiency, reduction_seconds, sent_by_each, step_seconds
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from tests.pipeline.launch.hosts import linked_hosts
 
 LINKS = {
@@ -148,7 +148,7 @@ def bytes_of_networks() -> str:
     }
     rows = []
     for name, (network, side, channels, classes) in networks.items():
-        dataset = replace(images(40, side, channels, 2), task=Classification(tuple(map(str, range(classes)))))
+        dataset = replace(images(40, side, channels, 2), task=classification(tuple(map(str, range(classes)))))
         variables = built(dataset, where, network).network.trainable_variables
         size = 4 * sum(int(np.prod(variable.shape)) for variable in variables)
         sent = [f"{sent_by_each(size, count) / MIB:.1f}" for count in (2, 8, 1024)]

@@ -83,10 +83,10 @@ def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | No
     transforms: list[Transform] = []
     if settings.changes:
         ends = {name: image.ends for name, image in images.items()}
-        transforms.append(Augmentation(settings, ends, dataset.task.ignored_pixel))
+        transforms.append(Augmentation(settings, ends, dataset.task.targets.ignored_pixel))
     if settings.mixes:
         task = dataset.task
-        transforms.append(Mixing(settings.mixup, settings.cutmix, tuple(images), task.soften, task.outputs))
+        transforms.append(Mixing(settings.mixup, settings.cutmix, tuple(images), task.targets.soften, len(task.names)))
     return dataclasses.replace(dataset, transforms=tuple(transforms), record=Record(params))
 
 

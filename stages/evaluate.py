@@ -10,29 +10,21 @@ from stages.declared import declare
 from stages.evaluation.against import check_comparable, compare_with
 from stages.evaluation.baseline import Baseline, baseline_of, trivial_of
 from stages.evaluation.by_column import check_settings, importance_of, is_quick, slices_of
-from stages.evaluation.by_task import has_known_columns, report_of
-from stages.evaluation.classes import Predicted, draw_classes
 from stages.evaluation.eval_step import BATCH, Scorer
 from stages.evaluation.predictions import NAME, check_finite, check_inputs, columns_of, write_predictions
-from stages.evaluation.report import Measured, Section
+from stages.evaluation.report import write_report
 from stages.evaluation.test_set import facts_of
 from stages.features.drift import Drift, trained_on
 from stages.metrics.estimates import Columns
 from stages.metrics.intervals import NO_INTERVAL
-from stages.plots.charts import plot_numbers
+from stages.metrics.report import Measured, Section
 from stages.reporter import Reporter
 from stages.results import Dataset, Evaluation, Model, Record, Strategy, Trained
 from stages.settings.results import EvaluateSettings
 from stages.tables import aligned
-from stages.tasks.classification import Classification
-from stages.tasks.regression import Regression
-from stages.tasks.task import Task
 
 TOLD_ROWS, TOLD_COLUMNS = 10, 6
 """Of a table beside the metrics: what the console shows."""
-
-DRAWN = 4
-"""Targets whose predictions are drawn, at most."""
 
 
 def evaluate(
@@ -67,11 +59,12 @@ def evaluate(
     if folder is not None and settings.predictions:
         files[""] = folder / NAME
         write_predictions(folder / NAME, test, task, scores.predictions)
-    columns = columns_of(test, task, scores.predictions) if has_known_columns(task) else {}  # any other measures itself
-    report = report_of(task, columns, settings.confidence, settings.calibration_bins) if columns else Measured()
+    columns = columns_of(test, task, scores.predictions)
+    given = (task.comparable, columns, task.names, settings.confidence, settings.calibration_bins)
+    report = task.view.report(*given) if task.comparable else Measured()
     baseline, sections = _beside(columns, model, dataset, settings)
     against = None if other is None else compare_with(columns, task, other, settings.confidence)
-    trivial = trivial_of(columns, replace(dataset, task=task), settings.confidence) if columns else None
+    trivial = trivial_of(columns, replace(dataset, task=task), settings.confidence) if task.comparable else None
     beside = [part for part in (trivial, baseline, against) if part is not None]
     drift = Drift(trained_on(dataset.features))
     drift.add(test.features)
@@ -96,8 +89,8 @@ def evaluate(
         sections=sections,
     )
     if folder is not None:
-        files["report"] = report.write(folder)
-        files["plots"] = _draw(columns, task, dataset, settings, folder)
+        files["report"] = write_report(report, folder)
+        files["plots"] = task.view.draw(columns, dataset, settings, folder) if task.comparable else []
     first = f"test/{task.primary}"
     _tell(replace(report, notes=warned), first in report.intervals, reporter)
     # Only its interval is recorded: those of all metrics would flood MLflow's charts.
@@ -123,7 +116,7 @@ def _beside(
     columns: Columns, model: Model, dataset: Dataset, settings: EvaluateSettings
 ) -> tuple[Baseline | None, list[Section]]:
     """Returns what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
-    if not columns:
+    if not model.task.comparable:
         return None, []
     baseline, tested = None, replace(dataset, task=model.task)
     sections: list[Section] = []
@@ -135,15 +128,6 @@ def _beside(
     if is_wanted and dataset.encoder is not None:
         sections.append(importance_of(model, dataset, settings.confidence))
     return baseline, sections
-
-
-def _draw(columns: Columns, task: Task, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
-    if columns and isinstance(task, Classification):
-        return draw_classes(Predicted.of(columns), dataset, settings, folder)
-    if columns and isinstance(task, Regression):
-        parts = zip(task.names[:DRAWN], columns[task.target].T, columns[task.answer].T, strict=False)
-        return [plot_numbers(list(parts), folder / "plots" / "predicted.png")]
-    return []
 
 
 def _tell(report: Measured, has_interval: bool, reporter: Reporter) -> None:

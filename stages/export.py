@@ -110,8 +110,8 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], formats: Path, da
 
 def _answers(task: Task) -> dict[str, str]:
     """Returns the dtypes of what a SavedModel answers, by name; see `Exported`."""
-    answers = task.answers(tf.zeros((1, task.outputs)))
-    named = {task.answer: answers, **task.explained(answers, tf.constant(task.names))}
+    answers = task.head.predictions(tf.zeros((1, task.head.units)))
+    named = {task.head.answer: answers, **task.head.explained(answers, tf.constant(task.names))}
     return {name: f"{value.dtype.name}{value.shape.as_list()[1:] or ''}" for name, value in named.items()}
 
 

@@ -35,9 +35,6 @@ LARGEST = float(np.finfo(np.float32).max)
 LEAVES = 32
 """Of the tree that predicts the target from one column."""
 
-SINGULAR = {"classes": "class", "labels": "label"}
-"""One of what the names of a task are."""
-
 HEADER = ("split", "examples", "feature", "kind", "missing", "mean", "std", "min", "max", "different", "most frequent")
 
 
@@ -75,7 +72,7 @@ def statistics(dataset: Dataset) -> Statistics:
     for name, split in dataset.splits.items():
         for key, feature in dataset.features.items():
             rows += [(name, len(split), *row) for row in feature.statistics(key, split)]
-    support = {name: dataset.task.support(split.target_values) for name, split in dataset.splits.items()}
+    support = {name: dataset.task.targets.support(split.target_values) for name, split in dataset.splits.items()}
     by_class = {name: counts for name, counts in support.items() if counts is not None}
     digests = {name: split.described.digests for name, split in dataset.splits.items()}
     repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
@@ -120,8 +117,9 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
     given = f"{len(dataset.features)} feature{'s' * (len(dataset.features) > 1)}"
     if dataset.images is not None:
         given = dataset.images.description
-    counted = (f"{count} {what if count > 1 else what.removesuffix('s')}" for what, count in dataset.task.facts.items())
-    reporter.log(f"{dataset.name}: {', '.join(counted)}, {given}")
+    targets = dataset.task.targets
+    counted = f"{len(targets.names)} {targets.plural if len(targets.names) > 1 else targets.singular}"
+    reporter.log(f"{dataset.name}: {counted}, {given}")
     for line in aligned(_table(found, dataset)):
         reporter.log(f"  {line}")
     _warn_of_leaks(found, dataset, reporter)
@@ -141,7 +139,7 @@ def log(found: Statistics, dataset: Dataset, reporter: Reporter) -> None:
 def _table(found: Statistics, dataset: Dataset) -> list[list[str]]:
     """Return a row for each split, after a header; columns for classes and pixels if there are any."""
     header = ["split", dataset.unit]
-    header += [f"per {SINGULAR.get(dataset.task.named, 'class')}"] if found.by_class is not None else []
+    header += [f"per {dataset.task.targets.singular}"] if found.by_class is not None else []
     pixels = {
         name: [line[5:7] for line in found.rows if line[0] == name and line[3] == "image"] for name in dataset.splits
     }
@@ -175,10 +173,10 @@ def _warn_of_absent(by_class: Mapping[str, np.ndarray], dataset: Dataset, report
     for name, counts in by_class.items():
         is_absent = (counts == 0) & ((by_class["train"] > 0) | (name == "train"))
         if is_absent.any():
-            example = dataset.task.names[is_absent.argmax()]
+            targets = dataset.task.targets
             reporter.warn(
-                f"{is_absent.sum()} of {len(dataset.task.names)} {dataset.task.named} have no example in {name} (for "
-                f"instance {example}): add examples, or remove it from the data"
+                f"{is_absent.sum()} of {len(targets.names)} {targets.plural} have no example in {name} (for instance "
+                f"{targets.names[is_absent.argmax()]}): add examples, or remove it from the data"
             )
 
 
@@ -245,8 +243,9 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     [(feature, image), *_] = images_of(dataset.features).items()
     pixels = image.ends
     labels = [[label] for label in drawable([*chosen])]
-    count = len(dataset.task.groups(dataset.train.target_values))
-    title = f"Training images by {'class' if dataset.task.named == 'classes' else 'group'} ({len(chosen)} of {count})"
+    count = len(dataset.task.targets.groups(dataset.train.target_values))
+    kind = "class" if dataset.task.targets.singular == "class" else "group"
+    title = f"Training images by {kind} ({len(chosen)} of {count})"
     rows_of_images = [dataset.train.features[feature][rows] for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
     if not all(transform.combines for transform in dataset.transforms):
@@ -257,7 +256,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     images, targets = first_batch(dataset, settings, feature)
     size = min(settings.batch_size, len(dataset.train))
     title = f"The first training batch as the network sees it ({len(images)} of {size} images)"
-    titles = [dataset.task.title(target, names) for target in targets]
+    titles = [dataset.task.targets.title(target, names) for target in targets]
     return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
 
 
@@ -266,7 +265,7 @@ def examples(dataset: Dataset) -> dict[str, np.ndarray]:
 
     They are spread over the whole split, because neighbors are often from one source; fewer where the group has fewer.
     """
-    of_class = dataset.task.groups(dataset.train.target_values).items()
+    of_class = dataset.task.targets.groups(dataset.train.target_values).items()
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
     return {label: rows[evenly_spread(len(rows), EXAMPLES)] for label, rows in present}
 

@@ -75,7 +75,7 @@ def model(
         with keras_floats(policy):
             if patterns:
                 reset_names()  # a network that is built again has the same
-            network = _build(function, arguments, dataset, task.outputs)
+            network = _build(function, arguments, dataset, task.head.units)
             set_layer_policies(network, patterns)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
@@ -291,7 +291,7 @@ def _refuse_untracked(network: keras.Model, task: Task) -> None:
 
 def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:
     """Refuse outputs for two examples that are not what `task` takes."""
-    classes = task.outputs
+    classes = task.head.units
     dtype = "float64" if policy == "float64" else "float32"
     if not tf.is_tensor(outputs) or outputs.shape != (2, classes) or outputs.dtype.name != dtype:
         shown = (
@@ -302,4 +302,4 @@ def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:
             f"a single output, {dtype} of shape (2, {classes})",
             f'a last layer keras.layers.Dense({classes}, dtype="{dtype}")',
         )
-    task.check_outputs(outputs.numpy())
+    task.head.check(outputs.numpy())

@@ -17,7 +17,6 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
 from stages.settings.data import NormalizeSettings
 from stages.settings.table import KINDS, TableSettings, TrainedTableSettings, declaring
-from stages.tasks.classification import Classification
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -70,7 +69,7 @@ def normalize(
 def _save(dataset: Dataset, folder: Path) -> None:
     """Write how the features of `dataset` become what a network takes, and how its targets are answered."""
     (save_scaling if dataset.encoder is None else save_encoder)(dataset, folder)
-    (folder / TARGETS).write_text(json.dumps(dataset.task.learnt))
+    (folder / TARGETS).write_text(json.dumps(dataset.task.targets.learnt))
 
 
 def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, cache: Path | None = None) -> Dataset:
@@ -113,15 +112,15 @@ def _with_targets(saved: Path, dataset: Dataset) -> Dataset:
         UserError: where the target is of numbers here or there alone.
     """
     learnt = _learnt(saved)
-    if dataset.task.learnt == learnt:
+    if dataset.task.targets.learnt == learnt:
         return dataset
     before, names = dataset.task.names, learnt["names"]
-    if {*dataset.task.learnt} != {*learnt}:
+    if {*dataset.task.targets.learnt} != {*learnt}:
         fix = declaring(dict.fromkeys(names, "number")) if "mean" in learnt else ""
         problem = f"{dataset.name} has a target for task={dataset.task.kind}, but the model has a different task"
         raise UserError(problem, f"the target that the model was trained on ({', '.join(names[:5])})", fix)
-    task = dataclasses.replace(dataset.task, **learnt)
-    if isinstance(task, Classification) and {*before} <= {*names}:
+    task = dataclasses.replace(dataset.task.targets, **learnt).task()
+    if task.kind == "classification" and {*before} <= {*names}:
         places = np.array([names.index(name) for name in before], np.int32)
         return dataset.with_each_split(
             lambda one: dataclasses.replace(one, targets=places[one.target_values]), task=task

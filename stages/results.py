@@ -180,7 +180,7 @@ class Dataset:
     @property
     def implied_record(self) -> Record:
         sizes = {f"{name}_examples": len(split) for name, split in self.splits.items()}
-        facts = {**self.task.facts, **_described(self.features), **sizes}
+        facts = {self.task.targets.plural: len(self.task.names), **_described(self.features), **sizes}
         params = {f"data/{name}": value for name, value in facts.items()}
         return Record(params, summary={"data": facts, "task": self.task.described, "unit": self.unit}, datasets=(self,))
 

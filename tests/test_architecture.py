@@ -27,12 +27,13 @@ CONTRACTS = (
     "data.split",
     "features.images",
     "features.kinds",
+    "tasks.parts",
     "tasks.task",
 )
 """Modules in folders that also belong to the vocabulary, because all of the code exchanges their objects."""
 
 SHARED = (
-    ("storage", "augmentations", "tasks"), ("plots", "features"), ("data", "collectives"), ("networks",),
+    ("storage", "augmentations"), ("plots",), ("tasks", "features"), ("data", "collectives"), ("networks",),
     ("transfer", "optimization"), ("evaluation", "checkpoints"), ("callbacks",), ("training", "exporters"),
 )  # fmt: skip
 """Layers of the folders of `stages` that stages share, the lowest first."""

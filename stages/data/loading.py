@@ -34,7 +34,7 @@ from stages.settings.data import ImagesSettings, SourceSettings
 from stages.settings.places import regular_file
 from stages.storage.atomic import write_csv
 from stages.storage.cache import Contents, cached, new_array
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 
 Example = tuple[np.ndarray, int]
 """An image, uint8 [H, W, C], and its label."""
@@ -186,7 +186,7 @@ def load(
     splits = {name: whole.take(part) for name, part in rows.items()}
     splits["test"] = dataclasses.replace(splits["test"], files=source.names_of(numbers[rows["test"]]))
     features = {IMAGES: feature_of(source, settings)}
-    dataset = dataset_of(source.name, splits, Classification(source.class_names), features)
+    dataset = dataset_of(source.name, splits, classification(source.class_names), features)
     params = {"held_in": "memory" if whole.is_in_memory else "disk", "data/skipped": len(prepared.invalid)}
     left_out = [(example.where, example.why) for example in prepared.invalid]
     files = report_left_out(left_out, source.name, reporter, folder)

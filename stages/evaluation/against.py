@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.evaluation.by_task import has_known_columns
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.predictions import CLASSES, METRIC, NAME, SETTING, check_other, read_columns
 from stages.evaluation.test_set import facts_of, is_same_test_set
@@ -70,7 +69,7 @@ def compare_with(columns: Columns, task: Task, folder: Path, confidence: float) 
     """Compares predictions with those in `folder`, which have passed `check_comparable`."""
     others = {name: column for name, column in read_columns(folder / NAME).items() if name != "group"}
     others |= {"group": columns["group"]} if "group" in columns else {}  # an older file has none
-    metric = task.primary_metric
+    metric = task.metrics[0]
     theirs, ours = (metric.by_example(each)[np.newaxis] for each in (others, columns))
     found = metric_difference(theirs, ours, True, level=confidence, metric=metric)
     answer = "probabilities" if "probabilities" in columns else "prediction"
@@ -90,8 +89,8 @@ def check_comparable(text: str, split: Split, task: Task) -> Path:
     """
     folder = Path(text)
     other = check_other(folder, text)
-    has_columns = has_known_columns(task) and {*task.column_names} <= {*pq.read_schema(folder / NAME).names}
-    if other[METRIC] != task.primary or not task.primary_metric.has_estimate or not has_columns:
+    has_columns = {*task.column_names} <= {*pq.read_schema(folder / NAME).names}
+    if other[METRIC] != task.primary or not task.metrics[0].has_estimate or not has_columns:
         raise UserError(
             f"{SETTING}={text} cannot be compared: its metric is {other[METRIC]}, that of this run is {task.primary}",
             f"the same metric for both runs, one of {', '.join(KNOWN)}, and predictions from which it is computed",

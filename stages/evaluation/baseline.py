@@ -15,21 +15,16 @@ import numpy as np
 
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
-from stages.evaluation.by_task import comparable, is_imbalanced, means_of, metric_of, values_of
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
-from stages.evaluation.report import some
 from stages.features.categories import CategoryFeature
 from stages.features.kinds import Schema, texts_of
 from stages.features.texts import TextFeature
 from stages.metrics.classes import LogLoss
 from stages.metrics.estimates import Columns
 from stages.metrics.metric import Metric
-from stages.metrics.numbers import R2
+from stages.metrics.report import some
 from stages.reporter import safe_place
 from stages.results import Dataset
-from stages.tasks.classification import Classification
-from stages.tasks.regression import Regression
-from stages.tasks.task import Task
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
@@ -151,53 +146,31 @@ def _clause(verdict: str, ours: str, theirs: str) -> str:
     return f"{ours} {verdict} {theirs}"
 
 
-def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivial:
-    """Returns the trivial baseline, compared with a network's predictions in pairs, example by example.
+def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivial | None:
+    """Return the trivial baseline, compared with a network's predictions in pairs, example by example.
 
-    Numbers are answered by their mean, classes and labels by the majority, with their frequencies as probabilities;
-    all of the training split, by the weights of its examples.
+    Numbers are predicted by their mean, classes and labels by the majority, with their frequencies as probabilities.
+    Means and frequencies are those of the training split, by the weights of its examples.
 
     Args:
         predicted: columns of a file of predictions, of all test examples.
+        dataset: With the task of the network.
+        confidence: Of the interval.
     """
     task, train = dataset.task, dataset.train
-    answer = means_of(train.target_values, train.weights, len(task.names))
-    metrics: tuple[Metric, ...] = (metric_of(task), LogLoss())
-    has_loss, r2 = True, None
-    if isinstance(task, Regression):
-        model = f"the mean baseline (always the mean of {some(task.names)} in"
-        has_loss, metrics = False, comparable(task)
-        r2 = float(R2().by_example(predicted).mean())
-    elif isinstance(task, Classification):
-        majority = int(answer.argmax())
-        model = f'the majority-class baseline (always "{task.names[majority]}", {100 * answer[majority]:.1f}% of'
-        has_loss = is_imbalanced(dataset)
-        answer = np.append(answer, majority)
-    else:
-        model = "the majority baseline (the more frequent value of each label in"
-    known = {name: predicted[name] for name in ("weight", "group", task.target) if name in predicted}
-    rows = np.broadcast_to(answer.astype(np.float32), (len(predicted[task.target]), len(answer)))
-    theirs = {**known, **task.columns(rows)}
-    values = {metric.name: float(metric.by_example(theirs).mean()) for metric in metrics}
-    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if has_loss else None
-    difference = _difference(metric_of(task), theirs, predicted, confidence)
-    return Trivial(model, values, difference, len(train), by_loss, r2, _no_better(task, theirs, predicted))
-
-
-def _no_better(task: Task, theirs: Columns, ours: Columns) -> list[str]:
-    """Return the targets or labels for which a network is no better than a trivial answer; empty for a single one."""
-    if isinstance(task, Classification) or len(task.names) < 2:
-        return []
-
-    def mean(metric: Metric, columns: Columns, place: int) -> float:
-        one = {name: column if column.ndim == 1 else column[:, [place]] for name, column in columns.items()}
-        return float(metric.by_example(one).mean())
-
-    places = range(len(task.names))
-    if isinstance(task, Regression):
-        return [task.names[place] for place in places if mean(R2(), ours, place) <= 0]
-    losses = ([mean(LogLoss(), columns, place) for place in places] for columns in (ours, theirs))
-    return [name for name, our, their in zip(task.names, *losses, strict=True) if our >= their]
+    trivial = task.view.trivial(task, train.target_values, train.weights)
+    if trivial is None:
+        return None
+    column = task.view.column
+    known = {name: predicted[name] for name in ("weight", "group", column) if name in predicted}
+    rows = np.broadcast_to(trivial.row.astype(np.float32), (len(predicted[column]), len(trivial.row)))
+    theirs = {**known, **task.head.columns(rows)}
+    values = {metric.name: float(metric.by_example(theirs).mean()) for metric in trivial.metrics}
+    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if trivial.by_loss else None
+    difference = _difference(task.comparable[0], theirs, predicted, confidence)
+    r2 = task.view.explained_variance(predicted)
+    not_beaten = task.view.not_beaten(task.names, predicted, theirs) if len(task.names) > 1 else []
+    return Trivial(trivial.model, values, difference, len(train), by_loss, r2, not_beaten)
 
 
 def _difference(metric: Metric, theirs: Columns, ours: Columns, confidence: float) -> MetricDifference:
@@ -223,13 +196,18 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     }
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
-    task, metric = dataset.task, metric_of(dataset.task)
+    task, metric = dataset.task, dataset.task.comparable[0]
     texts = [name for name, feature in columns.items() if isinstance(feature, TextFeature)]
     fit = (_linear if texts else _boosting)(train, test, columns)
-    known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.target)}
-    theirs = {**known, **task.standard(fit, train.target_values)}
-    values = values_of(task, theirs, confidence, bins)
-    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if is_imbalanced(dataset) else None
+    known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.view.column)}
+    standard = task.head.standard(fit, train.target_values)
+    if standard is None:
+        return None
+    theirs = {**known, **standard}
+    values = task.view.values(task.comparable, theirs, task.names, confidence, bins)
+    whole = dataset.train
+    is_imbalanced = task.view.is_imbalanced(task.names, whole.target_values, whole.weights)
+    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if is_imbalanced else None
     return Baseline(fit.name, values, _difference(metric, theirs, predicted, confidence), len(train), by_loss)
 
 

@@ -8,10 +8,8 @@ import tensorflow as tf
 from stages.data.columns import evenly_spread
 from stages.data.examples import network_input
 from stages.errors import UserError
-from stages.evaluation.by_task import has_known_columns, is_imbalanced, metric_of, values_of
 from stages.evaluation.paired_tests import Interval, mean_difference
 from stages.evaluation.predictions import columns_of
-from stages.evaluation.report import Section, blank_where_nan
 from stages.evaluation.slice_tests import slice_tests
 from stages.features.categories import CategoryFeature
 from stages.features.encoder import encoding
@@ -21,6 +19,7 @@ from stages.metrics.classes import LogLoss
 from stages.metrics.estimates import Columns, Sample
 from stages.metrics.intervals import Result
 from stages.metrics.metric import Metric
+from stages.metrics.report import Section, blank_where_nan
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
 from stages.results import Dataset, Model
@@ -51,9 +50,9 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
 
 def check_settings(task: Task, dataset: Dataset, settings: EvaluateSettings) -> None:
     """Raises UserError for slices and importance that the task or the columns do not allow."""
-    if (settings.slices or settings.importance) and not has_known_columns(task):
-        problem = f"evaluate.slices and evaluate.importance do not support the outputs of {type(task).__name__}"
-        expected = "a task whose outputs are those of classification, multi_label or regression"
+    if (settings.slices or settings.importance) and not task.comparable:
+        problem = f"evaluate.slices and evaluate.importance do not support the metrics of {task.name}"
+        expected = "a task with a metric that has influences"
         raise UserError(problem, expected, "evaluate.slices=[] evaluate.importance=false")
     if settings.importance and dataset.images is not None:
         problem = "evaluate.importance=true requires a table: images have no columns"
@@ -69,14 +68,15 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
     Args:
         predicted: known columns of a file of predictions.
     """
-    task, metric = dataset.task, metric_of(dataset.task)
+    task, metric = dataset.task, dataset.task.comparable[0]
+    least = task.view.least
     name, sign = metric.name, 1 if metric.higher_is_better else -1
     of_columns = {
         column: list(_groups(np.asarray(dataset.test.features[feature][:]), dataset.features[feature]))
         for column, feature in check_slices(dataset, settings.slices).items()
     }
     codes = [np.argmax([rows for _, rows in groups], axis=0) for groups in of_columns.values()]
-    tests = slice_tests(metric, predicted, codes, task.least, settings.confidence)
+    tests = slice_tests(metric, predicted, codes, least, settings.confidence)
     slices = [
         (f"{column}: {value}", rows, sign * outcome)
         for (column, groups), outcomes in zip(of_columns.items(), tests, strict=True)
@@ -92,8 +92,9 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
         if weighed.any():
             own = metric.of_slice(predicted, rows)
             value, ends = metric.estimate(own, Sample.of(own).parts)[0], metric.interval(own, settings.confidence)
-            metrics = values_of(task, of_slice, settings.confidence, settings.calibration_bins)
-        is_told = min(weighed.sum(), len(rows) - weighed.sum()) >= task.least
+            given = (of_slice, task.names, settings.confidence, settings.calibration_bins)
+            metrics = task.view.values(task.comparable, *given)
+        is_told = min(weighed.sum(), len(rows) - weighed.sum()) >= least
         unclear = "no significant difference" if is_told else "too few examples"
         verdict = {1: "better", -1: "worse"}.get(outcome, unclear)
         row = [label, int(rows.sum()), value, *(("", "") if isinstance(ends, str) else ends), verdict]
@@ -106,7 +107,7 @@ def slices_of(predicted: Columns, dataset: Dataset, settings: EvaluateSettings) 
         f"low and high are the ends of the {100 * settings.confidence:g}% confidence interval of {name}, if there is "
         f"one. vs the rest: whether {name} differs from that of all other test examples. The test accounts for the "
         "number of slices: if no slice differs, the probability that any of them is reported as better or worse is at "
-        f"most {100 * (1 - settings.confidence):.3g}%. Slices with fewer than {task.least} examples are not tested."
+        f"most {100 * (1 - settings.confidence):.3g}%. Slices with fewer than {least} examples are not tested."
     )
     header = ["slice", "examples", name, "low", "high", "vs the rest", *others]
     title = f"{name} by slice of the test split, worst first ({_ends(settings.confidence)})"
@@ -159,7 +160,7 @@ def is_quick(dataset: Dataset) -> bool:
 
 
 def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
-    """Returns a row for each column: by how much `metric_of` is worse with it permuted, with the interval.
+    """Returns a row for each column: by how much the first metric is worse with it permuted, with the interval.
 
     Of classes that are imbalanced it is the log loss: their accuracy hardly changes.
 
@@ -168,13 +169,15 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     assert dataset.encoder is not None
     task, network, encode = model.task, model.on_one_device().network, encoding(dataset.encoder)
     test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
-    metric: Metric = LogLoss() if is_imbalanced(dataset) else metric_of(task)
+    train = dataset.train
+    is_imbalanced = task.view.is_imbalanced(task.names, train.target_values, train.weights)
+    metric: Metric = LogLoss() if is_imbalanced else task.comparable[0]
     batch = scoring_batch(network)
     columns = {name: column[:] for name, column in test.features.items()}
 
     @tf.function(reduce_retracing=True, autograph=False)
     def predict(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        return task.predict(network(network_input(inputs), training=False))
+        return task.head.rows(network(network_input(inputs), training=False))
 
     def of_examples(permuted: dict[str, np.ndarray]) -> np.ndarray:
         given = {**columns, **permuted}

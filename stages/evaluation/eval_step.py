@@ -28,7 +28,7 @@ BATCH = 256
 class Scores:
     """loss: mean over the examples; metrics: of the task, by name.
 
-    predictions: what `Task.predict` returns for each example, float32 [n, width], in the split's order; None: unasked.
+    predictions: what `Head.rows` returns for each example, float32 [n, width], in the split's order; None: unasked.
     """
 
     loss: float
@@ -106,7 +106,7 @@ class Scorer:
             parts: of each call, for each replica of this process, the outputs of its rows of each step.
         """
         here, of = replicas_here(self._here.distribution)
-        values = np.zeros((count, self._task.width), np.float32)
+        values = np.zeros((count, self._task.head.width), np.float32)
         for replica, outputs in zip(here, zip(*parts, strict=True), strict=True):
             to = places(count, batch_size, replica, of, self._here.fixed_shapes)
             computed = np.concatenate(outputs)
@@ -133,12 +133,12 @@ def _compiled(
         inputs, targets, weights, _ = batch
         outputs = network(network_input(inputs), training=False)
         examples = tf.reduce_sum(weights)
-        losses = tf.cast(task.loss_of_each(targets, outputs), tf.float64)
+        losses = tf.cast(task.loss.of_each(targets, outputs), tf.float64)
         loss = tf.reduce_sum(losses * tf.cast(weights, tf.float64))
         for penalty in network.losses:
             loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
         totals.add(loss=loss, examples=examples, **task.add_all(targets, outputs, weights))
-        return task.predict(outputs) if predicts else outputs
+        return task.head.rows(outputs) if predicts else outputs
 
     @tf.function(reduce_retracing=True, autograph=False)
     def compiled(batches: tf.data.Iterator, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -148,7 +148,7 @@ def _compiled(
             return done + 1, *(array.write(done, part) for array, part in zip(kept, parts, strict=True))
 
         def array() -> tf.TensorArray:
-            shape = (None, task.width)
+            shape = (None, task.head.width)
             return tf.TensorArray(tf.float32, steps, infer_shape=False, element_shape=shape)
 
         arrays = [array() for _ in replicas_here(distribution)[0]] if predicts else []

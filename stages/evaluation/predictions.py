@@ -64,22 +64,18 @@ def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.nda
     """Returns the columns of predictions of `split`, as `read_columns` does of their file.
 
     Args:
-        values: what `Task.predict` returns for each example, float32 [n, width].
+        values: what `Head.rows` returns for each example, float32 [n, width].
     """
     beside = {"weight": split.weights, "group": split.groups}
     given = {name: column for name, column in beside.items() if column is not None}
-    return {**given, task.target: split.target_values, **task.columns(values)}
-
-
-SINGULAR = {"classes": "class", "labels": "label", "targets": "target"}
-"""One of what the names of a task are."""
+    return {**given, task.view.column: np.asarray(split.target_values), **task.head.columns(values)}
 
 
 def check_finite(values: np.ndarray, split: Split, task: Task, where: str, policy: str) -> None:
     """Refuse predictions of `split` that are not finite: no metric of them would mean anything.
 
     Args:
-        values: what `Task.predict` returns for each example, float32 [n, width].
+        values: what `Head.rows` returns for each example, float32 [n, width].
         where: the data set, as the message begins.
         policy: the network's dtype policy.
 
@@ -92,7 +88,7 @@ def check_finite(values: np.ndarray, split: Split, task: Task, where: str, polic
     row, place = map(int, wrong[0])
     count = len(np.unique(wrong[:, 0]))
     others = f" (and {count - 1:,} more)" if count > 1 else ""
-    what = f"{SINGULAR.get(task.named, 'output')} {[*task.names, place][min(place, len(task.names))]}"
+    what = f"{task.targets.singular} {[*task.names, place][min(place, len(task.names))]}"
     largest, size = _largest(split, row)
     cause = f"; the largest input of this example is {size:.4g}, in the column {largest}" if largest else ""
     problem = f"{where}: {_name_of(split, row)}{others}: the network predicts {values[row, place]} for {what}{cause}"

@@ -37,7 +37,7 @@ def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, obje
     facts = facts_of(dataset.val)
     shape, _, pixels = facts[PIXELS].partition(" ")
     resize = "+".join(one.resize if isinstance(one, ImageFeature) else "" for one in dataset.features.values())
-    loss = dict(dataset.task.own_loss.settings) if dataset.task.own_loss is not None else {}
+    loss = dict(dataset.task.loss.settings)
     if any(weight.regularizer is not None for weight in network.trainable_weights):
         loss[PENALIZED] = True
     found = {VALIDATED: facts[EXAMPLES], VALIDATED_PIXELS: f"{shape}/{resize} {pixels}"}

@@ -76,7 +76,9 @@ def compare(
     test = dataset.test.take(evenly_spread(len(dataset.test), settings.compared_examples))
     batch = min(scoring_batch(model.network), 64)
     # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
-    predict = tf.function(lambda inputs: model.task.answers(model.network(inputs, training=False)), autograph=False)
+    predict = tf.function(
+        lambda inputs: model.task.head.predictions(model.network(inputs, training=False)), autograph=False
+    )
     parts = [test.take(np.arange(begin, min(begin + batch, len(test)))) for begin in range(0, len(test), batch)]
     expected = np.concatenate([predict(first_inputs(part, batch)).numpy() for part in parts])
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +123,7 @@ def _compared(
         raise UserError(
             f"export: {path.name} returns an output of shape {rows.shape}", f"{expected.shape}", "export=saved_model"
         )
-    difference, agreement = task.differ(expected, rows, allowed)
+    difference, agreement = task.head.differ(expected, rows, allowed)
     size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
     return Compared(name, path, difference, agreement, size, float(answers["milliseconds"]))
 

@@ -77,7 +77,7 @@ def answers_of(model: Model, dataset: Dataset) -> tuple[Any, tf.Module]:
 
     def serving_default(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = model.network(network_input(dict(zip(inputs, columns, strict=True))), training=False)
-        return {model.task.answer: model.task.answers(outputs)}
+        return {model.task.head.answer: model.task.head.predictions(outputs)}
 
     owner = tf.Module(name="exported")
     owner.weights = [weight.value for weight in model.network.weights]

@@ -32,7 +32,7 @@ class KerasFile(Exporter):
         """
         network = model.network
         network.core.compiled = False  # a file would hold the task's loss
-        answers = model.task.with_answers(network.outputs[0])
+        answers = model.task.head.as_layers(network.outputs[0])
         classifier = keras.Model(network.input, answers, name=network.name)
         if dataset.encoder is not None:
             encoded = network_input(dataset.encoder(dataset.encoder.input))

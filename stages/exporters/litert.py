@@ -33,7 +33,8 @@ class LiteRT(Exporter):
 
     def check(self, model: Model, dataset: Dataset) -> None:
         """See `Exporter`. Operations that LiteRT lacks, it lacks for weights of any size."""
-        learnt = np.abs([0.0, *model.task.learnt.get("mean", ()), *model.task.learnt.get("std", ())]).max()
+        known = model.task.targets.learnt
+        learnt = np.abs([0.0, *known.get("mean", ()), *known.get("std", ())]).max()
         if self.weights == "float16" and learnt > np.finfo(np.float16).max:
             problem = f"the mean or std of a target, {learnt:.6g}, is too large for LiteRT's float16 weights"
             raise UserError(problem, "weights of a different type, or targets in larger units", "export=saved_model")

@@ -65,7 +65,8 @@ class Serving(tf.Module):
         self.__dict__["dataset"], self.__dict__["task"] = dataset, model.task
         inputs = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in spec_of(dataset).inputs.items()}
         self.__dict__["predict"] = tf.function(
-            lambda inputs: model.task.answers(model.network(network_input(inputs), training=False)), autograph=False
+            lambda inputs: model.task.head.predictions(model.network(network_input(inputs), training=False)),
+            autograph=False,
         ).get_concrete_function(inputs)  # saving would trace it a second time, and save both
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
@@ -97,8 +98,8 @@ class Serving(tf.Module):
         return self.predict({name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()})
 
     def _serve(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        answers, task = self._answers(features), self.task
-        return {task.answer: answers, **task.explained(answers, self.class_names)}
+        answers, head = self._answers(features), self.task.head
+        return {head.answer: answers, **head.explained(answers, self.class_names)}
 
     def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         images = self.dataset.images

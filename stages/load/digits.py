@@ -11,7 +11,7 @@ from stages.features.images import ImageFeature
 from stages.features.kinds import IMAGES
 from stages.results import Dataset
 from stages.settings.data import DigitsSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 
 
 def digits(settings: DigitsSettings) -> Dataset:
@@ -28,4 +28,4 @@ def digits(settings: DigitsSettings) -> Dataset:
     rows = cut_all(labels, settings.held_out, settings.split_seed)
     splits = {name: whole.take(part) for name, part in rows.items()}
     features = {IMAGES: ImageFeature(8, 8, 1, high=16.0)}
-    return dataset_of("digits", splits, Classification(tuple("0123456789")), features)
+    return dataset_of("digits", splits, classification(tuple("0123456789")), features)

@@ -17,7 +17,7 @@ from stages.settings.data import ImageFolderSettings, TextFolderSettings
 from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, classes_of, entries, files_below, is_example
 from stages.settings.places import regular_file
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 
 TEXT = "text"
 """Name of the only feature of text files."""
@@ -62,7 +62,7 @@ def text_folder(
     whole = Split({TEXT: texts}, targets, numbers=numbers, files=files.names_of(numbers))
     splits = {name: whole.take(part) for name, part in rows.items()}
     features = {TEXT: TextFeature()}
-    dataset = dataset_of(files.root.name, splits, Classification(files.class_names), features)
+    dataset = dataset_of(files.root.name, splits, classification(files.class_names), features)
     return replace(dataset, record=Record({"held_in": "memory"}), reading={"encoding": settings.encoding})
 
 

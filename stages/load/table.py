@@ -32,9 +32,9 @@ from stages.results import Dataset, Record
 from stages.seeds import derive
 from stages.settings.table import TableSettings, TrainedTableSettings, declaring
 from stages.storage.atomic import write_csv
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import classification
+from stages.tasks.multi_label import multi_label
+from stages.tasks.regression import NumberTargets, regression
 from stages.tasks.task import Task
 
 LABELS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
@@ -120,8 +120,8 @@ def dataset_of_rows(
     rows = {name: np.flatnonzero(source.splits == place) for place, name in enumerate(ORDER)}
     refuse_empty(source, rows)
     _refuse_unknown_targets(source, settings, rows["train"], task)
-    if isinstance(task, Regression):
-        task = Regression.of(task.names, targets[rows["train"]])
+    if task.kind == "regression":
+        task = NumberTargets.of(task.names, targets[rows["train"]]).task()
     _log(source, why, reporter)
     whole = Split(
         {**{column.feature: source.column(column.name) for column in source.used}, **wide_columns},
@@ -178,13 +178,13 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
             problem = f"exactly one of {', '.join(names[:5])}{', …' if names[5:] else ''} is 1 in every row"
             expected = "a single column with the class, or task=multi_label if several labels can apply"
             raise UserError(problem, expected, "task=multi_label")
-        return several, MultiLabel(tuple(names)), f"{', '.join(names)} are 0 or 1: task=multi_label"
+        return several, multi_label(names), f"{', '.join(names)} are 0 or 1: task=multi_label"
     if "number" in kinds.values() and "category" not in kinds.values():  # whole numbers among numbers are not classes
         targets = np.stack([_as_float32(source, name) for name in names], axis=1)
         if len(names) == 1 and names[0] not in settings.declared:
             _refuse_few(names[0], targets)
         why = f"{', '.join(names)} {'are numbers' if names[1:] else 'is a number'}: task=regression"
-        return targets, Regression(tuple(names)), why
+        return targets, regression(names), why
     if len(names) > 1 and settings.predicts == "classification":
         problem = f"task=classification needs one target, but data.target has {len(names)}"
         raise UserError(problem, "one target, or task=multi_label for columns of 0 and 1", "task=multi_label")
@@ -203,7 +203,7 @@ def _classes(source: TableSource, settings: TableSettings, name: str) -> tuple[n
     classes = tuple(map(str, values))
     if isinstance(settings, TrainedTableSettings) and {*classes} <= {*settings.classes}:
         codes, classes = np.array([settings.classes.index(name) for name in classes])[codes], settings.classes
-    return codes.astype(np.int32), Classification(classes), f"{why}: task=classification"
+    return codes.astype(np.int32), classification(classes), f"{why}: task=classification"
 
 
 def _as_float32(source: TableSource, name: str) -> np.ndarray:
@@ -267,7 +267,7 @@ def _refuse_unknown_targets(source: TableSource, settings: TableSettings, train:
     if isinstance(settings, TrainedTableSettings):
         return
     _, training_task, _ = _task(source.take(train, []), settings)
-    if type(training_task) is type(task) and training_task.names == task.names:
+    if training_task.kind == task.kind and training_task.names == task.names:
         return
     for name in settings.targets:
         values = source.of(name)
@@ -304,9 +304,9 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
                 last = near[np.abs(near - last).argmin()]
             rows[name], train = np.sort(train[last:]), train[:last]
     elif missing:
-        strata = task.strata(targets[train])
+        strata = task.targets.strata(targets[train])
         strata = np.zeros(len(train), np.int32) if strata is None else strata
-        names = task.names if isinstance(task, Classification) else ()
+        names = task.names if task.kind == "classification" else ()
         cut = cut_all(strata, missing, settings.split_seed, names)
         rows |= {name: train[part] for name, part in cut.items()}
         train = rows["train"]

@@ -194,9 +194,9 @@ class Gradients:
     def mean_weight(self, split: Split) -> float:
         """Returns the mean weight of the examples of the training `split`, with those of their classes."""
         weights = np.ones(1) if split.weights is None else split.weights
-        if self._task.weights(target_tensor(split.targets[:1]), tf.float64) is not None:
+        if self._task.loss.weights(target_tensor(split.targets[:1]), tf.float64) is not None:
             blocks = (target_tensor(block) for block in blocks_of(split.targets))
-            weights = weights * np.concatenate([np.asarray(self._task.weights(one, tf.float64)) for one in blocks])
+            weights = weights * np.concatenate([np.asarray(self._task.loss.weights(one, tf.float64)) for one in blocks])
         return float(np.mean(weights)) or 1.0
 
     def _part(self, batch: Example, part: int) -> tuple[Example, tf.Tensor]:
@@ -221,7 +221,7 @@ class Gradients:
     def _compute(self, batch: Example, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
         inputs, targets, weights = network_input(batch.inputs), batch.targets, batch.weights
         network, task = self.model.network, self._task
-        by_target = task.weights(targets, self.dtype)
+        by_target = task.loss.weights(targets, self.dtype)
         if by_target is not None:
             weights *= by_target
         pairs = zip(tf.nest.flatten(self._variables), tf.nest.flatten(values), strict=True)
@@ -232,7 +232,7 @@ class Gradients:
                 loss = network.compute_loss(x=inputs, y=targets, y_pred=outputs, sample_weight=by_target)
                 loss *= tf.cast(examples, loss.dtype)
             else:
-                losses = task.loss_of_each(targets, outputs)
+                losses = task.loss.of_each(targets, outputs)
                 loss = tf.reduce_sum(losses * tf.cast(weights, losses.dtype))
                 for penalty in penalties_in(scope, network):  # counts once, however many replicas share the batch
                     loss += tf.cast(penalty, loss.dtype) * tf.cast(examples, loss.dtype)

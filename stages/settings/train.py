@@ -21,11 +21,11 @@ class TaskSettings:
     kind: str = choice("auto", "auto", "classification", "multi_label", "regression")
     """Kind of the task. `auto`: detected from the target."""
     _target_: str | None = None
-    """Import path of your own class that extends `stages.tasks.task.Task`. null: the project's class for the kind."""
+    """Import path of your own function, which changes the task of the data. null: the project's task for the kind."""
     loss: dict[str, Any] = field(default_factory=dict)
     """`_target_`: a Keras loss or your own, and its arguments. Empty: the default loss of the task."""
     metrics: list[Any] = field(default_factory=list)
-    """Additional metrics, each a mapping with the `_target_` of a Keras metric whose state consists of sums."""
+    """Additional metrics, each a mapping with the `_target_` of your own metric, or of one of Keras made of sums."""
 
     def check(self, path: str) -> None:
         fixes = {"loss": ".loss._target_=keras.losses.Huber", "metrics": ".metrics=[{_target_: keras.metrics.AUC}]"}

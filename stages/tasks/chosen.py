@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import keras
 import numpy as np
@@ -17,12 +17,68 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.metrics.keras_metric import KerasMetric
 from stages.metrics.metric import Metric
-from stages.targets import class_at, imported, made
-from stages.tasks.classification import Classification
-from stages.tasks.task import OwnLoss, Task
+from stages.targets import imported, made
+from stages.tasks.classification import ClassHead, ProbabilityHead, classification
+from stages.tasks.parts import Head, Loss
+from stages.tasks.task import Task
 
 if TYPE_CHECKING:
-    from stages.settings.train import TaskSettings
+    from stages.settings.train import TaskSettings, TrainSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class CustomLoss(Loss):
+    """A loss of Keras or of the user, in place of the standard loss of the task."""
+
+    standard: Loss
+    """The loss that the task has without it; it weighs the examples by their classes."""
+
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = dataclasses.field(compare=False)
+    """Returns the loss of each example, [b], of targets and outputs, [b, k] each."""
+
+    takes_logits: bool = False
+    """Whether its `from_logits` is true, so it receives what the network returns."""
+
+    entry: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """`_target_` and arguments."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """See `Loss`."""
+        return self.entry
+
+    def of_each(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """See `Loss`."""
+        return self.function(*self.head.for_keras_loss(targets, outputs, self.takes_logits))
+
+    def weights(self, targets: tf.Tensor, dtype: tf.DType) -> tf.Tensor | None:
+        """See `Loss`."""
+        return self.standard.weights(targets, dtype)
+
+    def with_head(self, head: Head) -> Self:
+        """See `Loss`.
+
+        Raises:
+            UserError: If the network returns probabilities, but the loss expects logits.
+        """
+        if self.takes_logits and head != self.head:
+            raise UserError(
+                "task.loss.from_logits=true does not match model.outputs=probabilities",
+                "logits or probabilities in both settings",
+                "task.loss.from_logits=false",
+            )
+        return dataclasses.replace(self, head=head, standard=self.standard.with_head(head))
+
+    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+        """See `Loss`."""
+        if settings.label_smoothing:
+            raise UserError(
+                f"train.label_smoothing={settings.label_smoothing} has no effect with a custom loss (task.loss)",
+                "only one of the two settings",
+                "train.label_smoothing=0",
+            )
+        return dataclasses.replace(self, standard=self.standard.for_training(settings, targets))
+
 
 TRIED = 16
 """Training examples on which losses and metrics are tried."""
@@ -45,28 +101,30 @@ def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Tas
             f"task={found.kind}",
         )
     if getattr(settings, "single_logit", False):
-        if not isinstance(found, Classification) or len(found.names) != 2:
-            problem = f"task.single_logit=true requires 2 classes, but the data has {len(found.names)} {found.named}"
+        if not isinstance(found.head, ClassHead) or len(found.names) != 2:
+            there = f"{len(found.names)} {found.targets.plural}"
+            problem = f"task.single_logit=true requires 2 classes, but the data has {there}"
             raise UserError(problem, "", "task.single_logit=false")
-        found = found.with_single_logit()
+        found = classification(found.names, single_logit=True)
     if settings._target_ is not None:
         found = _own_task(found, settings._target_)
     some = targets[:TRIED]
     if settings.loss:
-        found = dataclasses.replace(found, own_loss=own_loss(settings.loss, found, some))
+        found = dataclasses.replace(found, loss=own_loss(settings.loss, found, some))
     for place, entry in enumerate(settings.metrics):
-        metric = own_metric(entry, place, found, some)
-        found = dataclasses.replace(found, own_metrics=(*found.own_metrics, metric))
+        found = found.with_metrics(own_metric(entry, place, found, some))
     return found
 
 
 def _own_task(found: Task, target: str) -> Task:
-    """Returns the task of the class at `target`, made of what is known of the target: names, and mean and std."""
-    own = class_at(target, Task, "task", "task._target_=null")
-    taken = {field.name for field in dataclasses.fields(own) if field.init}
-    facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    made: Task = own(**{name: value for name, value in facts.items() if name in taken})
-    return made
+    """Return the task that the function at `target` makes of the one that the targets need."""
+    place, fix = f"task._target_={target}", "task._target_=null"
+    expected = "a function of a stages.tasks.task.Task that returns one, such as dataclasses.replace(task, loss=...)"
+    task: Task = made(Task, target, place, expected, fix, found)
+    named = dataclasses.replace(task, name=target.rpartition(".")[2]) if task.name == found.name else task
+    if len(set(named.measured)) < len(named.measured):
+        raise UserError(f"{place}: two metrics have the same name", "a different name for each metric", fix)
+    return named
 
 
 def _takes_logits(callee: Any, attributes: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
@@ -79,7 +137,7 @@ HALF = 8
 """Examples of each of the two halves on which a metric is tried."""
 
 
-def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLoss:
+def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> CustomLoss:
     """Returns the loss that `task.loss` names.
 
     Args:
@@ -98,12 +156,13 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
         function = instance.call if isinstance(instance, keras.losses.Loss) else instance
     else:
         function = instance = partial(found, **arguments)
-    loss = OwnLoss(entry, function, _takes_logits(found, vars(instance), arguments))
+    takes_logits = _takes_logits(found, vars(instance), arguments)
+    loss = CustomLoss(task.head, task.loss, function, takes_logits, entry)
     outputs = _outputs(task, len(targets))
     try:
         with tf.GradientTape() as tape:
             tape.watch(outputs)
-            losses = function(*task.of_own_loss(tf.constant(targets), outputs, loss.takes_logits))
+            losses = loss.of_each(tf.constant(targets), outputs)
         shape = tuple(losses.shape)
         problem = f"returns shape {shape}" if tape.gradient(losses, outputs) is not None else "has no gradient"
     except Exception as error:  # a function may be anything
@@ -111,7 +170,7 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> OwnLo
     if shape != (len(targets),) or problem == "has no gradient":
         raise UserError(
             f"task.loss._target_={target} {problem} when called with {len(targets)} examples of shape "
-            f"({task.outputs},)",
+            f"({task.head.units},)",
             f"one loss per example, of shape ({len(targets)},) and differentiable. Targets have one column per class, "
             "so Keras' Sparse losses are not supported",
             "keras.ops.mean(losses, axis=-1), or task.loss._target_=keras.losses.Huber",
@@ -142,7 +201,7 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
         plain = re.sub(r"_\d+$", "", metric.name)
         if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
             metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
-        if task.answer == Classification.answer and _takes_logits(type(metric), vars(metric), arguments):
+        if isinstance(task.head, ProbabilityHead) and _takes_logits(type(metric), vars(metric), arguments):
             problem = f"{where}: {target} has from_logits=true, but metrics receive probabilities"
             raise UserError(problem, "", "from_logits: false")
         metric = KerasMetric(metric)
@@ -166,7 +225,7 @@ def tried(metric: Metric, where: str, task: Task, targets: np.ndarray) -> Metric
         UserError: If they do not, or the metric is not one number.
     """
     rows = np.arange(2 * HALF) % len(targets)
-    columns = task.known(tf.constant(targets[rows]), _outputs(task, len(rows)))
+    columns = task.head.known(tf.constant(targets[rows]), _outputs(task, len(rows)))
     weights = tf.constant(1 + np.arange(len(rows)) % 3, tf.float32)
     try:
         is_zero = not isinstance(metric, KerasMetric) or metric.starts_at_zero(columns, weights)
@@ -199,5 +258,5 @@ def _sums(metric: Metric, columns: Mapping[str, tf.Tensor], weights: tf.Tensor, 
 
 def _outputs(task: Task, count: int) -> tf.Tensor:
     """Returns outputs such as a network may return: between 0 and 1, so that they pass for logits and probabilities."""
-    outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, task.outputs))
+    outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, task.head.units))
     return tf.constant(outputs / np.maximum(outputs.sum(axis=1, keepdims=True), 1.0), tf.float32)

@@ -75,7 +75,7 @@ class KerasFit:
         examples, size, replicas = len(dataset.train), settings.batch_size, strategy.in_sync
         last = examples % size or size
         task = model.task.for_training(settings, dataset.train.target_values)
-        by_target = task.weights(tf.constant(dataset.train.targets[:1]), tf.float32)
+        by_target = task.loss.weights(tf.constant(dataset.train.targets[:1]), tf.float32)
         if replicas > 1 and (dataset.train.weights is not None or by_target is not None):
             raise UserError(
                 f"train=fit supports weights of examples or classes on 1 replica only, but {replicas} are used: Keras "
@@ -106,7 +106,7 @@ class KerasFit:
         split = setup.dataset.train
 
         def example(batch: Example) -> tuple[Any, ...]:
-            weights = setup.task.weights(batch.targets, tf.float64)
+            weights = setup.task.loss.weights(batch.targets, tf.float64)
             inputs = setup.model.network.scaled(network_input(batch.inputs))
             if split.weights is not None:
                 weights = batch.weights if weights is None else batch.weights * weights

@@ -102,8 +102,15 @@ def tracked(name: str) -> str:
 def _epoch_line(progress: Progress, epochs: int, task: Task) -> str:
     """Return a line of fewer than 100 columns: each metric of training, followed by that of validation."""
     logs = progress.logs
-    names = [name for metric in ("loss", *task.shown) for name in (metric, f"val_{metric}") if name in logs]
-    values = [f"{name} {task.text(name.removeprefix('val_'), logs[name])}" for name in names]
+    names = [
+        name
+        for metric in ("loss", task.primary, *task.view.shown)
+        for name in (metric, f"val_{metric}")
+        if name in logs
+    ]
+    values = [
+        f"{name} {task.view.text(name.removeprefix('val_'), logs[name], task.is_higher_better(name))}" for name in names
+    ]
     of_all = f"{progress.epoch + 1:{len(str(epochs))}}/{epochs}"
     return "  ".join([f"epoch {of_all}", *values, progress.clock.speed])
 

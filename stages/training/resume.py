@@ -42,7 +42,7 @@ class Resumable:
             "data": {
                 "name": dataset.name,
                 "fingerprint": dataset.fingerprint,
-                "classes": dataset.task.outputs,
+                "classes": dataset.task.head.units,
                 "examples": len(dataset.train),
             },
             "parts": state.forms,

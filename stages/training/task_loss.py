@@ -26,7 +26,7 @@ class TaskLoss(keras.losses.Loss):
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """Return the loss of each example, [b]."""
         self._is_used = True
-        return self._task.loss_of_each(y_true, y_pred)
+        return self._task.loss.of_each(y_true, y_pred)
 
     def check_use(self, model: Model, settings: TrainSettings) -> None:
         """Refuse settings that the network's own step or loss, once traced, has ignored."""
@@ -36,7 +36,7 @@ class TaskLoss(keras.losses.Loss):
         used = {
             "train.class_weights=null": not settings.class_weights or takes_weights,
             "train.label_smoothing=0": not settings.label_smoothing or self._is_used,
-            "task.loss={}": self._task.own_loss is None or self._is_used,
+            "task.loss={}": not self._task.loss.settings or self._is_used,
         }
         for fix in (fix for fix, is_used in used.items() if not is_used):
             raise UserError(

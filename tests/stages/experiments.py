@@ -31,7 +31,7 @@ from stages.settings.model import CnnSettings, ModelSettings, PrecisionSettings
 from stages.settings.table import TableSettings
 from stages.settings.train import AdamSettings, ScheduleSettings, SgdSettings, TrainSettings
 from stages.strategy import strategy
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from stages.tasks.task import Task
 from stages.training.synchronous import Synchronous
 
@@ -110,7 +110,7 @@ def assemble(
 ) -> Dataset:
     """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
     images = ImageFeature.of((*train.images.shape[1:], 1)[:3], train.images.dtype, ends)
-    return dataset_of(name, {"train": train, "val": val, "test": test}, Classification(names), {IMAGES: images})
+    return dataset_of(name, {"train": train, "val": val, "test": test}, classification(names), {IMAGES: images})
 
 
 def built_of(network: Any, dataset: Dataset, where: Strategy, policy: str = "float32", **more: Any) -> Model:

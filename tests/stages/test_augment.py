@@ -222,7 +222,7 @@ def test_what_changes_nothing_is_no_augmentation() -> None:
     ):
         assert [type(transform) for transform in augment(dataset, settings).transforms] == kinds
     [mixing] = augment(dataset, AugmentSettings(cutmix=1.0)).transforms
-    assert mixing == Mixing(0.0, 1.0, ("images",), dataset.task.soften, 10)
+    assert mixing == Mixing(0.0, 1.0, ("images",), dataset.task.targets.soften, 10)
 
 
 def test_color_is_left_out_where_there_is_none() -> None:

@@ -22,7 +22,7 @@ from stages.plots.charts import drawable, plot_confusion
 from stages.plots.galleries import plot_batch, plot_rows, shown
 from stages.results import Dataset
 from stages.settings.data import AugmentSettings, InspectSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from tests.stages.experiments import assemble, elements, real_digits, with_a_column
 from tests.stages.images import Telling
 
@@ -105,7 +105,7 @@ def test_classes_of_the_same_name_are_warned_of() -> None:
     """Of a table, arrays or TFDS; folders are refused."""
     given = three(noise(9), noise(8, seed=1), noise(8, seed=2))
     heard = Telling()
-    inspect(replace(given, task=Classification(("Cat", "cat", "caf\u00e9", "cafe\u0301 "))), SETTINGS, reporter=heard)
+    inspect(replace(given, task=classification(("Cat", "cat", "caf\u00e9", "cafe\u0301 "))), SETTINGS, reporter=heard)
     assert heard.warnings == [
         "'Cat' and 'cat' are different classes: rename one if they mean the same",
         "'caf\\xe9' and 'cafe\\u0301 ' are different classes: rename one if they mean the same",
@@ -146,11 +146,11 @@ def test_the_batch_shown_is_that_of_step_0(change: AugmentSettings) -> None:
 
 def test_labels_in_words() -> None:
     names = ("cat", "dog", "owl")
-    assert Classification(names).title(np.array(1, np.int32), names) == "dog"
+    assert classification(names).targets.title(np.array(1, np.int32), names) == "dog"
     for shares, title in (
         ([0.7, 0.3, 0.0], "cat 0.7 dog 0.3"), ([0.34, 0.36, 0.3], "dog 0.4 cat 0.3"), ([0.0, 0.0, 1.0], "owl 1.0"),
     ):  # fmt: skip
-        assert Classification(names).title(np.array(shares, np.float32), names) == title
+        assert classification(names).targets.title(np.array(shares, np.float32), names) == title
 
 
 def within(whole: np.ndarray, part: np.ndarray) -> bool:
@@ -200,7 +200,7 @@ def test_unusual_data_is_told_and_drawn_without_a_warning_of_matplotlib(name: st
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         files = inspect(dataset, SETTINGS, folder=tmp_path).files
-        classes = np.eye(dataset.task.outputs, dtype=int)
+        classes = np.eye(len(dataset.task.names), dtype=np.int64)
         plot_confusion(classes, dataset.task.names, tmp_path / "plots" / "confusion.png")
     names = [path.relative_to(tmp_path) for paths in files.values() for path in paths]
     assert list(map(str, names)) == [

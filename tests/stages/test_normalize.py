@@ -46,7 +46,7 @@ def test_targets_of_another_scale_are_answered_in_the_units_of_the_training(tmp_
     found = evaluate(trained, other, one_device(), EvaluateSettings(baseline=False, importance=False))
     task: Any = data.task
     outputs = trained.model.network.predict(np.asarray(other.test.inputs["numbers"]), verbose=0)
-    errors = outputs * task.std + task.mean - np.asarray(raw.test.targets)
+    errors = outputs * task.targets.std + task.targets.mean - np.asarray(raw.test.targets)
     np.testing.assert_allclose(found.record.metrics["test/rmse"], np.sqrt(np.mean(errors**2)), rtol=1e-5)
 
 

@@ -21,7 +21,7 @@ from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import MirroredSettings, OneDeviceSettings
 from stages.settings.train import CosineSettings, ScheduleSettings, StepSettings
 from stages.strategy import strategy
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from tests.stages.experiments import one_device, real_digits, small_cnn
 from tests.stages.images import Telling
 
@@ -87,7 +87,7 @@ def test_an_export_of_a_broken_model_does_not_pass_for_equal(tmp_path: Path) -> 
 
 def test_evaluate_writes_its_report(tmp_path: Path) -> None:
     names = ("null", "один", "二", "$3$", "४", "cinq, ou V", "6", "7", "8", "9" * 40)
-    dataset, where = replace(real_digits(), task=Classification(names)), one_device()
+    dataset, where = replace(real_digits(), task=classification(names)), one_device()
     result = evaluate(Trained(small_cnn(dataset, where), (), 1, 0), dataset, where, EvaluateSettings(), tmp_path)
     with (tmp_path / "test_by_class.csv").open(encoding="utf-8", newline="") as file:
         assert tuple(row["class"] for row in csv.DictReader(file)) == names

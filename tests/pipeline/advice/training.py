@@ -45,8 +45,8 @@ from stages.settings.train import (
 )
 from stages.strategy import strategy
 from stages.tasks.chosen import chosen_task
-from stages.tasks.classification import Classification
-from stages.tasks.regression import Regression
+from stages.tasks.classification import classification
+from stages.tasks.regression import NumberTargets, regression
 from stages.train import train
 from stages.training.keras_fit import KerasFit
 from stages.training.outcome import diverged, report_completed, too_large
@@ -69,7 +69,7 @@ from tests.stages.experiments import (
     table_of,
 )  # fmt: skip
 
-CLASSES = Classification(("a", "b", "c"))
+CLASSES = classification(("a", "b", "c"))
 
 LABELS = np.array([0, 1, 2, 1], np.int32)
 
@@ -161,7 +161,7 @@ def _no_sum(folder: Path) -> tuple[UserError, str]:
 
 def _not_probabilities(folder: Path) -> tuple[UserError, str]:
     outputs = np.array([[2.0, -1.0, 0.0]], np.float32)
-    return _refusal(CLASSES.of_network("probabilities").check_outputs, outputs), "model.outputs=probabilities"
+    return _refusal(CLASSES.of_network("probabilities").head.check, outputs), "model.outputs=probabilities"
 
 
 def _few_class_weights(folder: Path) -> tuple[UserError, str]:
@@ -176,7 +176,7 @@ def _loss_of_logits(folder: Path) -> tuple[UserError, str]:
 
 
 def _smoothed_numbers(folder: Path) -> tuple[UserError, str]:
-    task = Regression.of(("x",), NUMBERS)
+    task = NumberTargets.of(("x",), NUMBERS).task()
     return _refusal(task.for_training, settings(label_smoothing=0.1), NUMBERS), "train.label_smoothing=0.1"
 
 
@@ -350,7 +350,7 @@ def _other_data(folder: Path) -> tuple[UserError, str]:
     data, where = real_digits(64), one_device()
     model = _network("own_step", where, data)
     save_trained(Trained(model, (), 1, 0), folder, data)
-    other = replace(data, task=Classification(tuple("abcdefghij")))
+    other = replace(data, task=classification(tuple("abcdefghij")))
     return _refusal(restore_trained, folder, model, other, where), "from=evaluate run=0123abcd"
 
 
@@ -374,7 +374,7 @@ def _other_training(folder: Path) -> tuple[UserError, str]:
 def _other_metric(folder: Path) -> tuple[UserError, str]:
     made.write(folder, LABELS, made.probabilities(LABELS, 3))
     split = Split.of_images(np.zeros((4, 1, 1, 1), np.uint8), NUMBERS)
-    error = _refusal(check_comparable, str(folder), split, Regression.of(("x",), NUMBERS))
+    error = _refusal(check_comparable, str(folder), split, NumberTargets.of(("x",), NUMBERS).task())
     return error, f"evaluate.against={folder}"
 
 
@@ -443,7 +443,7 @@ def _unknown_to_litert(folder: Path) -> tuple[UserError, str]:
 
 def _beyond_litert(folder: Path) -> tuple[UserError, str]:
     data = real_digits(64)
-    model = replace(_network("own_step", one_device(), data), task=Regression(("x",), (7e4,), (1.0,)))
+    model = replace(_network("own_step", one_device(), data), task=regression(("x",), (7e4,), (1.0,)))
     return _refusal(LiteRT(weights="float16").check, model, data), "export=litert"
 
 
@@ -480,11 +480,11 @@ CASES: dict[str, Case] = {
     "stages/strategy.py:_find": _no_such_device,
     "stages/tasks/chosen.py:chosen_task": _other_task,
     "stages/tasks/chosen.py:tried": _no_sum,
-    "stages/tasks/classification.py:check_outputs": _not_probabilities,
+    "stages/tasks/classification.py:check": _not_probabilities,
     "stages/tasks/classification.py:for_training": _few_class_weights,
-    "stages/tasks/classification.py:of_network": _loss_of_logits,
-    "stages/tasks/regression.py:for_training": _smoothed_numbers,
-    "stages/tasks/task.py:for_training": _smoothed_own_loss,
+    "stages/tasks/chosen.py:with_head": _loss_of_logits,
+    "stages/tasks/parts.py:_refuse_settings_of_classes": _smoothed_numbers,
+    "stages/tasks/chosen.py:for_training": _smoothed_own_loss,
     "stages/training/keras_fit.py:__init__": _clipped_before_the_sum,
     "stages/training/keras_fit.py:check": _unequal_shares,
     "stages/training/outcome.py:diverged": _diverged,
@@ -514,6 +514,7 @@ UNREACHED: dict[str, str] = {
     "stages/networks/keras_hub.py:keras_hub": "needs the extra hub",
     "stages/networks/keras_hub.py:pooled": "needs the extra hub",
     "stages/strategy.py:make_logical_cpus": REPEATED,
+    "stages/tasks/chosen.py:_own_task": OWN,
     "stages/tasks/chosen.py:own_loss": OWN,
     "stages/tasks/chosen.py:own_metric": OWN,
     "stages/training/trainer.py:_take_steps": "needs a network that XLA cannot compile, and seconds to try it",

@@ -15,7 +15,7 @@ from stages.results import Dataset, Strategy, Trained
 from stages.settings.data import AugmentSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import FitSettings, SgdSettings, TrainSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import ClassHead, ClassTargets, CrossEntropy
 from stages.train import fit, train
 from tests.stages.experiments import (
     after_steps,
@@ -85,7 +85,7 @@ def test_validation_and_test_are_unchanged(given: dict[str, Any]) -> None:
     result = train(small_cnn(dataset, place), dataset, place, settings(epochs=1, batch_size=50))
     plain = replace(dataset, transforms=())
     outputs = result.model.network(tf.cast(dataset.val.images, tf.float32))
-    expected = tf.reduce_mean(result.model.task.losses(tf.constant(dataset.val.targets), outputs))
+    expected = tf.reduce_mean(result.model.task.loss.of_each(tf.constant(dataset.val.targets), outputs))
     assert result.history[0]["val/loss"] == pytest.approx(float(expected), abs=1e-6)
     scores = [evaluate(result, one, place, EvaluateSettings()) for one in (dataset, plain)]
     assert (scores[0].loss, scores[0].metrics) == (scores[1].loss, scores[1].metrics)
@@ -102,16 +102,17 @@ def test_the_loss_of_a_mixture_is_the_mixture_of_the_losses(outputs: str, smooth
     share = random.uniform(size=20).astype(np.float32)
     rows = np.eye(5, dtype=np.float32)
     mixed = share[:, None] * rows[first] + (1 - share)[:, None] * rows[second]
-    task = Classification(tuple("abcde"), outputs, smoothing, (1.0, 2.0, 3.0, 4.0, 5.0))
-    loss = task.losses
+    head = ClassHead(ClassTargets(tuple("abcde")), outputs)
+    whole = CrossEntropy(head, smoothing, (1.0, 2.0, 3.0, 4.0, 5.0))
+    loss = whole.of_each
     expected = share * loss(tf.constant(first), given) + (1 - share) * loss(tf.constant(second), given)
     np.testing.assert_allclose(loss(tf.constant(mixed), given), expected, atol=1e-5)
     weights = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0])
     by_hand = share * tf.gather(weights, first) + (1 - share) * tf.gather(weights, second)
-    by_target = task.weights(tf.constant(mixed), tf.float32)
+    by_target = whole.weights(tf.constant(mixed), tf.float32)
     np.testing.assert_allclose(np.asarray(by_target), by_hand, atol=1e-5)
     likeliest = np.where(share > 0.5, first, second).astype(np.int32)
-    np.testing.assert_array_equal(*(task.known(tf.constant(one), given)["label"] for one in (mixed, likeliest)))
+    np.testing.assert_array_equal(*(head.known(tf.constant(one), given)["label"] for one in (mixed, likeliest)))
 
 
 def test_a_loss_of_the_network_s_own_gets_no_mixed_labels() -> None:

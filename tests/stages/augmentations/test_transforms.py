@@ -16,7 +16,7 @@ from stages.data.splits import dataset_of
 from stages.features.images import ImageFeature
 from stages.results import Dataset
 from stages.settings.data import AugmentSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import ClassTargets, classification
 from tests.stages.experiments import elements, real_digits, strong, with_a_column
 
 IGNORED = 255
@@ -28,8 +28,11 @@ GEOMETRY: dict[str, AugmentSettings] = {
 }
 
 
+NAMES = ("a", "b", "c")
+
+
 @dataclass(frozen=True)
-class Masks(Classification):
+class Masks(ClassTargets):
     """A class for each pixel."""
 
     @property
@@ -50,7 +53,8 @@ def with_masks(stored: bool) -> Dataset:
     targets = Streamed.of(masks) if stored else masks
     split = Split({"images": images}, targets)
     features = {"images": ImageFeature(12, 10, 3)}
-    return dataset_of("areas", dict.fromkeys(("train", "val", "test"), split), Masks(("a", "b", "c")), features)
+    task = replace(classification(NAMES), targets=Masks(NAMES))
+    return dataset_of("areas", dict.fromkeys(("train", "val", "test"), split), task, features)
 
 
 @pytest.mark.parametrize("name", ["flips", "moves"])

@@ -16,7 +16,7 @@ from stages.inspect import HEADER, inspect, statistics
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import InspectSettings, NormalizeSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from tests.stages.experiments import table_of
 from tests.stages.images import Telling
 
@@ -86,7 +86,7 @@ def test_a_missing_category_is_called_missing(values: np.ndarray) -> None:
     column = np.tile(values, 10)
     split = Split({"cabin": column}, np.arange(40, dtype=np.int32) % 2)
     features = {"cabin": CategoryFeature(str(column.dtype))}
-    data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), Classification(("no", "yes")), features)
+    data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), classification(("no", "yes")), features)
     row = dict(zip(HEADER, statistics(data).rows[0], strict=True))
     assert (row["missing"], row["different"]) == (0.5, 2)
     assert row["most frequent"] in (f"{values[0]} (20), missing (20)", f"missing (20), {values[0]} (20)")
@@ -96,7 +96,7 @@ def test_statistics_are_of_all_rows_in_memory() -> None:
     values = np.arange(2.0 * SAMPLE)
     split = Split({"size": values, "cut": np.array(["a", "b"] * SAMPLE, object)}, np.arange(2 * SAMPLE) % 2)
     features = {"size": NumberFeature(), "cut": CategoryFeature()}
-    data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), Classification(("no", "yes")), features)
+    data = dataset_of("x", dict.fromkeys(("train", "val", "test"), split), classification(("no", "yes")), features)
     size, cut = (dict(zip(HEADER, row, strict=True)) for row in statistics(data).rows[:2])
     assert float(size["mean"]) == pytest.approx(SAMPLE - 0.5, rel=1e-5)
     assert (float(size["min"]), float(size["max"])) == (0, 2 * SAMPLE - 1)

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.split import Split
-from stages.evaluation.classes import Predicted
 from stages.evaluation.predictions import NAME, read_columns, write_predictions
-from stages.tasks.classification import Classification
-from stages.tasks.regression import Regression
+from stages.tasks.class_report import Predicted
+from stages.tasks.classification import classification
+from stages.tasks.regression import regression
 
 
 def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, seed: int = 0) -> np.ndarray:
@@ -31,7 +31,7 @@ def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
     predicted = values.argmax(axis=1).astype(np.int32)
     rows = np.column_stack([values, predicted]).astype(np.float32)
     names = tuple(f"class {number}" for number in range(values.shape[1]))
-    write_predictions(folder / NAME, split, Classification(names), rows)
+    write_predictions(folder / NAME, split, classification(names), rows)
     return folder / NAME
 
 
@@ -39,7 +39,7 @@ def write_numbers(folder: Path, targets: np.ndarray, values: np.ndarray) -> Path
     """Writes predictions of numbers, [n] each; returns the file's path."""
     split = Split.of_images(np.zeros((len(targets), 1, 1, 1), np.uint8), targets.astype(np.float32)[:, np.newaxis])
     rows = values.astype(np.float32)[:, np.newaxis]
-    write_predictions(folder / NAME, split, Regression(("price",), (0.0,), (1.0,)), rows)
+    write_predictions(folder / NAME, split, regression(("price",), (0.0,), (1.0,)), rows)
     return folder / NAME
 
 

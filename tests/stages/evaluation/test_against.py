@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import keras
 import numpy as np
@@ -15,9 +14,8 @@ from stages.errors import UserError
 from stages.evaluation.against import Against, check_comparable, compare_with
 from stages.evaluation.predictions import NAME, check_other, compare_predictions, read_columns
 from stages.metrics.keras_metric import KerasMetric
-from stages.metrics.metric import Metric
-from stages.tasks.classification import Classification
-from stages.tasks.regression import Regression
+from stages.tasks.classification import ClassHead, classification
+from stages.tasks.regression import regression
 from tests.stages.evaluation import made
 
 LABELS = np.random.default_rng(1).integers(5, size=300)
@@ -35,7 +33,7 @@ def two(folder: Path) -> tuple[Path, Path, np.ndarray, np.ndarray]:
 
 
 def compared(ours: Path, theirs: Path, confidence: float = 0.95) -> Against:
-    return compare_with(read_columns(ours / NAME), Classification(NAMES), theirs, confidence)
+    return compare_with(read_columns(ours / NAME), classification(NAMES), theirs, confidence)
 
 
 def test_the_comparison_is_that_of_numpy_and_scipy(tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def test_a_run_against_itself_differs_in_nothing(tmp_path: Path) -> None:
 
 def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
     folder = str(two(tmp_path)[0])
-    task = Classification(NAMES)
+    task = classification(NAMES)
     assert check_comparable(folder, SPLIT, task) == Path(folder)
     check_comparable(folder, replace(SPLIT, features={"images": np.zeros((300, 2, 2, 1), np.uint8)}), task)  # resized
     others = {"targets": SPLIT.targets[::-1]}, {"features": {"images": np.ones((300, 1, 1, 1), np.uint8)}}
@@ -78,7 +76,7 @@ def test_other_examples_and_classes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"evaluate.against=\S+: that run was tested on other examples"):
             check_comparable(folder, replace(SPLIT, **changes), task)
     with pytest.raises(UserError, match=r"has other classes: class 0, .*, class 4, not a, b, c, d, e"):
-        check_comparable(folder, SPLIT, Classification(tuple("abcde")))
+        check_comparable(folder, SPLIT, classification(tuple("abcde")))
 
 
 def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
@@ -93,15 +91,10 @@ def test_missing_and_damaged_predictions_are_refused(tmp_path: Path) -> None:
         check_other(tmp_path, "abc")
 
 
-class OtherMetric(Classification):
-    primary: ClassVar[str] = "mine"
-
-    @property
-    def standard_metrics(self) -> tuple[Metric, ...]:
-        return (KerasMetric(keras.metrics.CategoricalAccuracy(name="mine")),)
+OTHER_METRIC = replace(classification(NAMES), metrics=(KerasMetric(keras.metrics.CategoricalAccuracy(name="mine")),))
 
 
-class OtherColumns(Classification):
+class OtherColumns(ClassHead):
     def columns(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         return {"odds": rows}
 
@@ -109,19 +102,19 @@ class OtherColumns(Classification):
 def test_a_model_of_another_metric_or_of_other_columns_is_not_compared(tmp_path: Path) -> None:
     """As that of a task of the user's."""
     folder = two(tmp_path)[0]
-    for task in (Regression(("a",)), OtherMetric(NAMES)):
+    for task in (regression(("a",)), OTHER_METRIC):
         with pytest.raises(
             UserError, match=rf"cannot be compared: its metric is accuracy, that of this run is {task.primary}"
         ):
             check_comparable(str(folder), SPLIT, task)
     with pytest.raises(UserError, match="predictions from which it is computed"):
-        check_comparable(str(folder), SPLIT, OtherColumns(NAMES))
+        check_comparable(str(folder), SPLIT, replace(task, head=OtherColumns(task.targets)))
     table = pq.read_table(folder / NAME)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"metric": b"mine"}), folder / NAME)
     with pytest.raises(
         UserError, match=r"is mine, that of this run is mine\. Expected the same metric .* one of accuracy, macro_f1"
     ):
-        check_comparable(str(folder), SPLIT, OtherMetric(NAMES))
+        check_comparable(str(folder), SPLIT, OTHER_METRIC)
     pq.write_table(table.drop_columns(["probabilities"]), folder / NAME)
     with pytest.raises(UserError, match="predictions from which it is computed"):
-        check_comparable(str(folder), SPLIT, Classification(NAMES))
+        check_comparable(str(folder), SPLIT, classification(NAMES))

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from stages.evaluation.by_task import report_labels, report_numbers
 from stages.evaluation.paired_tests import metric_difference
+from stages.evaluation.report import write_report
 from stages.metrics.estimates import parts_of
 from stages.metrics.known import KNOWN
+from stages.tasks.multi_label import report_labels
+from stages.tasks.regression import report_numbers
 
 RANDOM = np.random.default_rng(2)
 NAMES = ("beach", "sunset", "never")
@@ -42,7 +44,7 @@ def test_metrics_are_those_of_scikit_learn(tmp_path: Path, is_weighted: bool) ->
     low, high = report.intervals["exact_match"]
     assert low < report.values["exact_match"] < high
     assert "the same value of never, so ROC-AUC" in report.notes[0]
-    report.write(tmp_path)
+    write_report(report, tmp_path)
     lines = (tmp_path / "test_by_label.csv").read_text().splitlines()
     assert lines[0] == "label,f1,roc_auc,average_precision,examples,predicted"
     assert lines[3].startswith("never,0.0,,,0,")

@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.coverage import SLICES, coverage, slice_errors
 from stages.evaluation.baseline import baseline_of
-from stages.evaluation.by_task import report_numbers
 from stages.evaluation.paired_tests import metric_difference
 from stages.evaluation.predictions import NAME, columns_of, compare_predictions, write_predictions
 from stages.evaluation.slice_tests import slice_tests
@@ -20,6 +19,7 @@ from stages.load.table import table
 from stages.metrics.intervals import reach
 from stages.metrics.known import KNOWN
 from stages.settings.table import TableSettings
+from stages.tasks.regression import report_numbers
 
 RANDOM = np.random.default_rng(5)
 

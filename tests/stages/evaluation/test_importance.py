@@ -40,8 +40,8 @@ def fitted(data: Dataset) -> Trained:
     used = columns.copy()
     names = [name for name, feature in data.features.items() for _ in getattr(feature, "values", [0])]
     used[:, [name in ("idle", "shape") for name in names]] = 0
-    task: Any = data.task
-    wanted = (np.asarray(data.train.targets) - task.mean) / task.std
+    known: Any = data.task.targets
+    wanted = (np.asarray(data.train.targets) - known.mean) / known.std
     weights = np.linalg.lstsq(np.column_stack([used, np.ones(len(used))]), wanted, rcond=None)[0]
     dense = keras.layers.Dense(1)
     network = keras.Sequential([keras.Input((columns.shape[1],), name="numbers"), dense])

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from benchmarks.coverage import coverage
-from stages.evaluation.classes import intervals_of
 from stages.metrics.estimates import LEAST_OF_CLASS
 from stages.metrics.intervals import exact_interval
+from stages.tasks.class_report import intervals_of
 from tests.stages.evaluation import made
 
 

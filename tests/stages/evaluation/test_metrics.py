@@ -13,7 +13,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.preprocessing import label_binarize
 
-from stages.evaluation.classes import bins_of, intervals_of, metrics_of
+from stages.tasks.class_report import bins_of, intervals_of, metrics_of
 from tests.stages.evaluation import made
 
 BINS = 15

@@ -35,13 +35,14 @@ from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.train import ClassificationSettings, SgdSettings
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import classification
+from stages.tasks.multi_label import multi_label
+from stages.tasks.parts import View
+from stages.tasks.regression import regression
 from stages.tasks.task import Task
 from stages.train import train
 from tests.stages.evaluation import made
-from tests.stages.evaluation.test_own_task import Counts
+from tests.stages.evaluation.test_own_task import counts
 from tests.stages.experiments import built_of, one_device, settings, table_of
 from tests.stages.images import Telling
 
@@ -124,11 +125,11 @@ def test_a_column_that_breaks_the_network_where_permuted_has_no_importance(tmp_p
 
 
 TASKS: dict[str, tuple[Task, int, str]] = {
-    "classes": (Classification(("cat", "dog")), 1, "class dog"),
-    "single logit": (Classification(("cat", "dog")).with_single_logit(), 0, "class cat"),
-    "labels": (MultiLabel(("hot", "wet")), 1, "label wet"),
-    "numbers": (Regression(("price", "rent"), (0.0,) * 2, (1.0,) * 2), 0, "target price"),
-    "own task": (Counts(("a", "b")), 1, "target b"),
+    "classes": (classification(("cat", "dog")), 1, "class dog"),
+    "single logit": (classification(("cat", "dog"), single_logit=True), 0, "class cat"),
+    "labels": (multi_label(("hot", "wet")), 1, "label wet"),
+    "numbers": (regression(("price", "rent"), (0.0,) * 2, (1.0,) * 2), 0, "target price"),
+    "own task": (counts(regression(("a", "b"))), 1, "target b"),
 }
 
 
@@ -136,7 +137,7 @@ TASKS: dict[str, tuple[Task, int, str]] = {
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_every_task_names_the_example_and_what_is_predicted(name: str, value: float) -> None:
     task, place, what = TASKS[name]
-    values = np.zeros((5, task.width), np.float32)
+    values = np.zeros((5, task.head.width), np.float32)
     targets = np.zeros(5, np.int32)
     split = Split({"a": np.arange(5.0), "b": np.array(list("vwxyz"), object)}, targets, numbers=np.arange(10, 15))
     check_finite(values, split, task, "t.csv", "float32")
@@ -183,7 +184,7 @@ def test_predictions_of_another_run_that_are_not_finite_are_refused(tmp_path: Pa
         read_by_example(path)
     ours = {**read_columns(path), "prediction": (target + 1)[:, None]}
     with np.errstate(invalid="ignore"):
-        assert not compare_with(ours, Regression(("price",)), tmp_path, 0.95).found.is_better
+        assert not compare_with(ours, regression(("price",)), tmp_path, 0.95).found.is_better
 
 
 class Network(keras.Model):
@@ -259,4 +260,4 @@ def test_a_metric_that_needs_two_classes_is_undefined_of_one(metric: Any) -> Non
     both = (answers > 0.5).astype(np.float32)
     assert value(both, ones) == pytest.approx(1)
     assert np.isnan(value(both, 1 - both[:, 0]))  # the weighed examples are of one class
-    assert Regression(("a",)).text("auc", np.nan) == "undefined"
+    assert View().text("auc", np.nan, True) == "undefined"

@@ -1,9 +1,11 @@
 """A task of the user's: by its own metrics, and beside them by those of the project's task that it extends."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,60 +14,55 @@ import tensorflow as tf
 from stages.errors import UserError
 from stages.evaluate import evaluate
 from stages.export import export
-from stages.metrics.metric import Fraction, MeanMetric, Metric
+from stages.metrics.keras_metric import KerasMetric
+from stages.metrics.metric import Fraction, NonNegativeMean
 from stages.normalize import normalize
 from stages.results import Dataset, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.train import AutoTaskSettings, RegressionSettings
-from stages.tasks.regression import Regression
+from stages.tasks.parts import Head, Loss, View
 from stages.tasks.task import Task
 from tests.stages.experiments import built_of, one_device, table_of
 
 ROWS = 900
 
 
-class Deviance(MeanMetric):
+class Deviance(NonNegativeMean):
     """The deviance of Poisson: how far the likelihood is from that of a perfect model."""
 
     name = "deviance"
-    higher_is_better = False
 
     def values(self, columns: Mapping[str, Any], xp: Any) -> Any:
-        wanted, rate = (xp.asarray(columns[name], xp.float64) for name in ("target", "prediction"))
+        wanted, rate = (xp.asarray(columns[name], xp.float64) for name in ("target", "rate"))
         logarithm = xp.log(xp.where(wanted > 0, wanted, rate) / rate)
         return 2 * xp.mean(rate - wanted + wanted * logarithm, axis=-1)
 
 
-class Counts(Task):
-    """Counts, learnt by the likelihood of Poisson, of which the network returns the logarithm of the rate."""
+class Poisson(Loss):
+    """The likelihood of Poisson; the network returns the logarithm of the rate."""
 
-    primary: ClassVar[str] = "deviance"
-    answer: ClassVar[str] = "prediction"
-
-    def check(self, where: str, targets: np.ndarray) -> None:
-        assert (targets >= 0).all()
-
-    def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        wanted = tf.cast(targets, outputs.dtype)
-        return tf.reduce_mean(tf.exp(outputs) - wanted * outputs, axis=-1)
-
-    @property
-    def standard_metrics(self) -> tuple[Metric, ...]:
-        return (Deviance(),)
-
-    def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"target": self.soften(targets), "prediction": self.answers(outputs)}
-
-    def answers(self, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.exp(tf.cast(outputs, tf.float32))
+    def of_each(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.exp(outputs) - tf.cast(targets, outputs.dtype) * outputs, axis=-1)
 
 
-class Rates(Counts, Regression):
-    """The same as an heir of the project's task, with an answer of another name."""
+class Rates(Head):
+    """Rates of which the network returns the logarithm, in a column of another name than that of the project."""
 
     answer: ClassVar[str] = "rate"
+
+    def predictions(self, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.exp(tf.cast(outputs, tf.float32))
+
+    def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"target": tf.cast(targets, tf.float32), "rate": self.predictions(outputs)}
+
+
+def counts(task: Task) -> Task:
+    """Returns a task with a loss, a metric, and predictions of its own."""
+    head = Rates(task.targets)
+    return replace(task, loss=Poisson(head), metrics=(Deviance(),), head=head, view=View())
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +86,14 @@ class IsNear(Fraction):
         return xp.abs(columns["prediction"] - columns["target"])[:, 0] < 1
 
 
-class Near(Regression):
-    """Numbers, compared by how many are near the target."""
+def near(task: Task) -> Task:
+    """Returns the task with models compared by how many predictions are near the target."""
+    return replace(task, metrics=(IsNear(),))
 
-    primary: ClassVar[str] = "near"
 
-    @property
-    def standard_metrics(self) -> tuple[Metric, ...]:
-        return (IsNear(),)
+def of_keras(task: Task) -> Task:
+    """Returns the task with a metric of Keras only."""
+    return replace(task, metrics=(KerasMetric(keras.metrics.MeanAbsoluteError()),))
 
 
 def trained_of(name: str, data: Dataset) -> Trained:
@@ -104,20 +101,34 @@ def trained_of(name: str, data: Dataset) -> Trained:
     return Trained(built_of(MlpSettings(hidden=[4]), data, one_device(), task=task), (), 1, 0)
 
 
-def test_a_task_of_answers_of_its_own_is_measured_by_its_metrics_alone(data: Dataset, tmp_path: Path) -> None:
-    trained, where = trained_of("Counts", data), one_device()
+def test_a_task_with_predictions_of_its_own_is_measured_and_cut_by_its_own_metric(
+    data: Dataset, tmp_path: Path
+) -> None:
+    trained = trained_of("counts", data)
+    found = evaluate(trained, data, one_device(), EvaluateSettings(slices=["town"]), tmp_path)
+    metrics = {name for name in found.record.metrics if not name.startswith("baseline")}
+    assert metrics == {"test/loss", "test/deviance"}  # errors of so few examples have no interval
+    assert pd.read_csv(tmp_path / "test_slices.csv").columns[2] == "deviance"
+    formats = {"saved_model": {"_target_": "stages.exporters.saved_model.SavedModel"}}
+    exported = export(trained, data, ExportSettings(formats=formats, reload="here"), tmp_path)
+    assert [*exported.answers] == ["rate"]
+    assert exported.max_abs_diff < 1e-5
+
+
+def test_a_task_whose_metrics_have_no_influences_is_measured_by_them_alone(data: Dataset, tmp_path: Path) -> None:
+    trained, where = trained_of("of_keras", data), one_device()
     found = evaluate(trained, data, where, EvaluateSettings(), tmp_path)
-    assert found.record.metrics.keys() == {"test/loss", "test/deviance"}
+    assert found.record.metrics.keys() == {"test/loss", "test/mean_absolute_error"}
     assert not (tmp_path / "test_importance.csv").exists()
     for settings in (EvaluateSettings(slices=["town"]), EvaluateSettings(importance=True)):
-        with pytest.raises(UserError, match=r"do not support the outputs of Counts.*evaluate\.slices=\[\]"):
+        with pytest.raises(UserError, match=r"do not support the metrics of of_keras.*evaluate\.slices=\[\]"):
             evaluate(trained, data, where, settings, tmp_path)
 
 
 def test_one_definition_of_a_metric_is_used_in_tests_intervals_baselines_slices_and_importance(
     data: Dataset, tmp_path: Path
 ) -> None:
-    found = evaluate(trained_of("Near", data), data, one_device(), EvaluateSettings(slices=["town"]), tmp_path)
+    found = evaluate(trained_of("near", data), data, one_device(), EvaluateSettings(slices=["town"]), tmp_path)
     metrics = found.record.metrics
     assert metrics["test/near"] == pytest.approx(found.metrics["near"])
     assert metrics["test/near_low"] < metrics["test/near"] < metrics["test/near_high"]
@@ -125,14 +136,3 @@ def test_one_definition_of_a_metric_is_used_in_tests_intervals_baselines_slices_
     slices = pd.read_csv(tmp_path / "test_slices.csv").set_index("slice")
     assert np.average(slices.near, weights=slices.examples) == pytest.approx(metrics["test/near"])
     assert pd.read_csv(tmp_path / "test_importance.csv").columns[1] == "near decrease"
-
-
-def test_a_task_with_another_answer_than_the_one_that_it_extends_measures_itself(data: Dataset, tmp_path: Path) -> None:
-    trained = trained_of("Rates", data)
-    found = evaluate(trained, data, one_device(), EvaluateSettings(baseline=False), tmp_path)
-    assert found.record.metrics.keys() >= {"test/deviance"}
-    assert "test/rmse" not in found.record.metrics
-    formats = {"saved_model": {"_target_": "stages.exporters.saved_model.SavedModel"}}
-    exported = export(trained, data, ExportSettings(formats=formats, reload="here"), tmp_path)
-    assert [*exported.answers] == ["rate"]
-    assert exported.max_abs_diff < 1e-5

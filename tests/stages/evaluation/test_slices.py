@@ -11,8 +11,8 @@ from sklearn import metrics as sk
 
 from stages.errors import UserError
 from stages.evaluation.by_column import check_slices, slices_of
-from stages.evaluation.report import Section
 from stages.features.kinds import NO_NUMBER
+from stages.metrics.report import Section
 from stages.results import Dataset
 from stages.settings.results import EvaluateSettings
 from tests.stages.experiments import real_digits, table_of

@@ -13,7 +13,6 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss, root_mean_square
 from stages.evaluate import evaluate
 from stages.evaluation.baseline import Trivial, baseline_of, trivial_of
 from stages.evaluation.by_column import importance_of
-from stages.evaluation.by_task import is_imbalanced
 from stages.evaluation.predictions import columns_of
 from stages.normalize import normalize
 from stages.results import Dataset, Trained
@@ -40,8 +39,14 @@ def data_of(folder: Path, target: Any, weight: str | None = "w", **columns: Any)
 
 
 def told(data: Dataset, rows: np.ndarray) -> Trivial:
-    """Returns what is told of a network whose `Task.predict` returns `rows` for the test split."""
-    return trivial_of(columns_of(data.test, data.task, rows.astype(np.float32)), data, 0.95)
+    """Returns what is told of a network whose `Head.rows` returns `rows` for the test split."""
+    found = trivial_of(columns_of(data.test, data.task, rows.astype(np.float32)), data, 0.95)
+    assert found is not None
+    return found
+
+
+def is_imbalanced(data: Dataset) -> bool:
+    return data.task.view.is_imbalanced(data.task.names, data.train.target_values, data.train.weights)
 
 
 def of_class(probabilities: np.ndarray) -> np.ndarray:

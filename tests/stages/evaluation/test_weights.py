@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from stages.evaluation.classes import estimates_of, metrics_of
 from stages.metrics.estimates import parts_of
 from stages.metrics.known import KNOWN
+from stages.tasks.class_report import estimates_of, metrics_of
 from tests.stages.evaluation import made
 
 COUNT, STEP = 150, 1e-5

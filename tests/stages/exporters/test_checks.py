@@ -29,7 +29,7 @@ from stages.results import Model, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings, ResnetSettings, TransformerSettings
 from stages.settings.results import ExportSettings, KerasSettings, LiteRTSettings, OnnxSettings
-from stages.tasks.regression import Regression
+from stages.tasks.regression import regression
 from tests.pipeline.experiments import experiment
 from tests.stages.experiments import built_of, one_device, real_digits, table_of
 
@@ -153,7 +153,7 @@ def test_keras_refuses_what_it_would_not_load_again_as_it_is(layer: str, tmp_pat
         return
     KerasFile().write(built, real_digits(), tmp_path / "model.keras")
     images = real_digits().test.images[:4]
-    expected = built.task.answers(built.network(images.astype(np.float32)))
+    expected = built.task.head.predictions(built.network(images.astype(np.float32)))
     with without_registered_objects():
         np.testing.assert_allclose(load(str(tmp_path / "model.keras"))(images), expected, rtol=1e-5)
 
@@ -164,7 +164,7 @@ def test_exact_gelu_is_computed_by_onnx(tmp_path: Path) -> None:
     assert refusal(built, onnx=OnnxSettings()) == ""
     OnnxFile().write(built, real_digits(), tmp_path / "model.onnx")
     images = real_digits().test.images[:100]
-    expected = built.task.answers(built.in_float32.network(images.astype(np.float32)))
+    expected = built.task.head.predictions(built.in_float32.network(images.astype(np.float32)))
     np.testing.assert_allclose(load(str(tmp_path / "model.onnx"))(images), expected, atol=1e-6)
 
 
@@ -198,7 +198,7 @@ def test_operations_that_litert_lacks_are_named() -> None:
 @pytest.mark.parametrize("settings", [LiteRTSettings(), LiteRTSettings(weights="float16")])
 def test_targets_that_float16_cannot_hold_are_refused(settings: LiteRTSettings) -> None:
     built = built_of(MlpSettings(), real_digits(), one_device())
-    built = replace(built, task=Regression(built.task.names, (7e4,) * 10, (1.0,) * 10))
+    built = replace(built, task=regression(built.task.names, (7e4,) * 10, (1.0,) * 10))
     given = {"a": settings, "b": LiteRTSettings(weights="int8")}
     assert ("too large for LiteRT's float16" in refusal(built, **given)) == (settings.weights == "float16")
 

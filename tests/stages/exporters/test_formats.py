@@ -25,7 +25,7 @@ from stages.results import Dataset, Exported, Model, Strategy, Trained
 from stages.settings import results as kinds
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import CnnSettings, MlpSettings, ResnetSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from tests.conftest import ROOT
 from tests.stages.experiments import (
     after_steps,
@@ -226,5 +226,5 @@ def test_another_class_counts_only_beyond_the_difference_that_is_allowed(
     file = tmp_path / "model"
     file.touch()
     answers = {"rows": expected[:, ::-1], "milliseconds": np.array(1.0)}
-    task, limit = Classification(("a", "b")), SavedModel().limit("float32")
+    task, limit = classification(("a", "b")), SavedModel().limit("float32")
     assert _compared(task, expected, "saved_model", file, limit, answers).agreement == agreement

@@ -20,7 +20,7 @@ from stages.networks.keras_internals import all_layers
 from stages.results import Dataset, Model, Trained
 from stages.settings.data import SyntheticSettings
 from stages.settings.results import ExportSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from tests.stages.experiments import one_device, real_digits, small_cnn
 from tests.stages.images import encoded, exif
 
@@ -39,7 +39,7 @@ def photo(height: int, width: int, mode: str = "RGB") -> Image.Image:
 def photos() -> Dataset:
     data = SyntheticSettings(examples=60, test_examples=40, height=20, width=24, num_classes=4)
     features = {"images": ImageFeature(20, 24, 3, resize="crop")}
-    return replace(synthetic(data), task=Classification(NAMES), features=features)
+    return replace(synthetic(data), task=classification(NAMES), features=features)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def loaded(photos: Dataset, trained: Model, tmp_path_factory: pytest.TempPathFac
 
 def test_pixels_of_both_types_give_the_named_outputs(photos: Dataset, trained: Model, loaded: Any) -> None:
     images = np.asarray(photos.test.images[:7])
-    expected = trained.task.answers(trained.network(images.astype(np.float32))).numpy()
+    expected = trained.task.head.predictions(trained.network(images.astype(np.float32))).numpy()
     float32 = loaded.signatures["serving_default"](images=tf.constant(images, tf.float32))
     uint8 = loaded.signatures["serve_uint8"](images=tf.constant(images))
     for outputs in (float32, uint8):

@@ -18,9 +18,9 @@ from stages.results import Dataset
 from stages.settings.arrays import ArraysSettings
 from stages.settings.data import NormalizeSettings
 from stages.settings.train import RegressionSettings
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import ClassTargets
+from stages.tasks.multi_label import LabelTargets
+from stages.tasks.regression import NumberTargets
 from tests.stages.experiments import kept
 
 ROWS = 300
@@ -46,26 +46,26 @@ def test_the_task_is_the_chosen_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=VECTORS, y=CLASSES, both=np.where(CLASSES > 9, "a", "b"))
     file = str(tmp_path / "a.npz")
     chosen = arrays(ArraysSettings(files=file, target="y", features=["x"], task=RegressionSettings()))
-    assert isinstance(chosen.task, Regression)
+    assert isinstance(chosen.task.targets, NumberTargets)
     with pytest.raises(UserError, match=r"train row 1, column both: '.' is not a number"):
         arrays(ArraysSettings(files=file, target="both", features=["x"], task=RegressionSettings()))
 
 
 @pytest.mark.parametrize(("targets", "task", "names"), [
-    (CLASSES, Classification, [*map(str, range(20))]),
-    (np.array(["b", "a", "c"])[CLASSES % 3], Classification, ["a", "b", "c"]),
-    (CLASSES % 2 == 1, Classification, ["False", "True"]), (NUMBERS, Regression, ["target"]),
-    (NUMBERS[:, np.newaxis], Regression, ["target"]), (VECTORS[:, :2], Regression, ["target_0", "target_1"]),
-    (CLASSES[:, np.newaxis] % [2, 3, 1] == 1, MultiLabel, ["target_0", "target_1", "target_2"]),
-    (np.float32(CLASSES[:, np.newaxis] % [2, 3, 1] == 0), MultiLabel, ["target_0", "target_1", "target_2"]),
-    (pd.DataFrame({"wet": CLASSES % 2, "old": CLASSES // 10}), MultiLabel, ["wet", "old"]),
+    (CLASSES, ClassTargets, [*map(str, range(20))]),
+    (np.array(["b", "a", "c"])[CLASSES % 3], ClassTargets, ["a", "b", "c"]),
+    (CLASSES % 2 == 1, ClassTargets, ["False", "True"]), (NUMBERS, NumberTargets, ["target"]),
+    (NUMBERS[:, np.newaxis], NumberTargets, ["target"]), (VECTORS[:, :2], NumberTargets, ["target_0", "target_1"]),
+    (CLASSES[:, np.newaxis] % [2, 3, 1] == 1, LabelTargets, ["target_0", "target_1", "target_2"]),
+    (np.float32(CLASSES[:, np.newaxis] % [2, 3, 1] == 0), LabelTargets, ["target_0", "target_1", "target_2"]),
+    (pd.DataFrame({"wet": CLASSES % 2, "old": CLASSES // 10}), LabelTargets, ["wet", "old"]),
 ])  # fmt: skip
 def test_the_task_follows_from_the_targets(targets: Any, task: type, names: list[str]) -> None:
     dataset = cut(VECTORS, targets)
-    assert isinstance(dataset.task, task)
+    assert isinstance(dataset.task.targets, task)
     assert list(dataset.task.names) == names
     given = np.asarray(targets).reshape(ROWS, -1)[dataset.test.numbers]
-    if task is Classification:
+    if task is ClassTargets:
         assert [names[row] for row in dataset.test.target_values] == list(map(str, given[:, 0]))
     else:
         np.testing.assert_array_equal(dataset.test.targets, given.astype(dataset.test.targets.dtype))
@@ -99,7 +99,7 @@ def test_masks_large_numbers_and_similar_names_are_preserved() -> None:
     np.testing.assert_array_equal(features["a_b"], masked.filled(np.nan)[rows])
     np.testing.assert_array_equal(features["a_b_"], VECTORS[rows])
     np.testing.assert_array_equal(features["large"], large[rows].astype(np.float64))
-    assert isinstance(cut(NUMBERS, np.ma.array(CLASSES % 3)).task, Classification)
+    assert isinstance(cut(NUMBERS, np.ma.array(CLASSES % 3)).task.targets, ClassTargets)
 
 
 def test_missing_elements_of_vectors_are_imputed() -> None:

@@ -17,9 +17,9 @@ from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings
 from stages.settings.table import TableSettings
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import ClassTargets
+from stages.tasks.multi_label import LabelTargets
+from stages.tasks.regression import NumberTargets
 from tests.conftest import shared
 from tests.stages.images import Telling
 
@@ -87,22 +87,22 @@ def test_features_are_the_columns_of_the_file(load: Load) -> None:
 
 @pytest.mark.parametrize(
     ("target", "task"),
-    [("price", Regression), (["price", "rent"], Regression), ("color", Classification), ("grade", Classification)],
+    [("price", NumberTargets), (["price", "rent"], NumberTargets), ("color", ClassTargets), ("grade", ClassTargets)],
 )
 def test_the_task_follows_from_the_target(load: Load, target: Any, task: type) -> None:
     dataset = load(target)
-    assert isinstance(dataset.task, task)
+    assert isinstance(dataset.task.targets, task)
     names = [target] if isinstance(target, str) else target
     for split in ("train", "test"):
         targets = np.asarray(dataset.splits[split].targets)
-        if task is Regression:
+        if task is NumberTargets:
             expected = np.stack([column(dataset, name, split) for name in names], axis=1)
             np.testing.assert_array_equal(targets, expected.astype(np.float32))
         else:
             classes = np.array(dataset.task.names)[targets].tolist()
             assert classes == [str(value) for value in column(dataset, target, split)]
-    if isinstance(dataset.task, Regression):
-        np.testing.assert_allclose(dataset.task.mean, dataset.train.target_values.astype(float).mean(axis=0))
+    if isinstance(dataset.task.targets, NumberTargets):
+        np.testing.assert_allclose(dataset.task.targets.mean, dataset.train.target_values.astype(float).mean(axis=0))
     assert not set(names) & set(dataset.features)
 
 
@@ -112,18 +112,18 @@ def test_several_columns_of_0_and_1_are_labels(load: Load) -> None:
     labels = {"hot": hot, "wet": wet, "old": hot[::-1].astype(float), "dry": ["no"] * ROWS, "all": [1] * ROWS}
     telling = Telling()
     dataset = load([*labels], labels, reporter=telling)
-    assert isinstance(dataset.task, MultiLabel)
+    assert isinstance(dataset.task.targets, LabelTargets)
     assert "hot, wet, old, dry, all are 0 or 1: task=multi_label" in telling.lines[0]
     expected = np.stack([hot, wet == "Yes", hot[::-1], 0 * hot, 0 * hot + 1], axis=1)[dataset.train.numbers]
     np.testing.assert_array_equal(dataset.train.targets, expected)
     assert dataset.train.targets.dtype == np.int32
     declared = {"hot": "number", "old": "number"}
-    assert isinstance(load(["hot", "old"], labels, features=declared).task, Regression)
+    assert isinstance(load(["hot", "old"], labels, features=declared).task.targets, NumberTargets)
 
 
 def test_kinds_can_be_declared(load: Load, tmp_path: Path) -> None:
     dataset = load("grade", features={"grade": "number", "shop": "leave_out", "size": "category"})
-    assert isinstance(dataset.task, Regression)
+    assert isinstance(dataset.task.targets, NumberTargets)
     assert "shop" not in dataset.features
     assert dataset.features["size"].kind == "category"
     assert list(load(features=["size", "color"]).features) == ["size", "color"]
@@ -372,6 +372,6 @@ def test_real_tables() -> None:
     for name, target in (("diamonds", "price"), ("penguins", "species"), ("titanic", "survived")):
         loaded = table(TableSettings(files=str(shared("tables", f"{name}.csv")), target=target))
         [inputs] = normalize(loaded, NormalizeSettings()).train.inputs.values()
-        found[name] = (type(loaded.task), sum(map(len, loaded.splits.values())), inputs.shape[1])
-    expected = [(Regression, 53_940, 26), (Classification, 344, 14), (Classification, 891, 49)]
+        found[name] = (type(loaded.task.targets), sum(map(len, loaded.splits.values())), inputs.shape[1])
+    expected = [(NumberTargets, 53_940, 26), (ClassTargets, 344, 14), (ClassTargets, 891, 49)]
     assert found == dict(zip(("diamonds", "penguins", "titanic"), expected, strict=True))

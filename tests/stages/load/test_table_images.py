@@ -14,9 +14,9 @@ from stages.load.table import table
 from stages.results import Dataset
 from stages.settings.data import InspectSettings
 from stages.settings.table import TableSettings
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import ClassTargets
+from stages.tasks.multi_label import LabelTargets
+from stages.tasks.regression import NumberTargets
 from tests.stages.images import Telling, image, write
 
 ROWS = 70
@@ -49,10 +49,10 @@ def load(
     return table(settings, reporter, folder, cache)
 
 
-@pytest.mark.parametrize(("target", "task"), [("kind", Classification), (LABELS, MultiLabel), ("price", Regression)])
+@pytest.mark.parametrize(("target", "task"), [("kind", ClassTargets), (LABELS, LabelTargets), ("price", NumberTargets)])
 def test_each_row_has_its_image_for_any_task(photos: Path, target: Any, task: type) -> None:
     dataset = load(photos, target, cache=photos / "cache")
-    assert isinstance(dataset.task, task)
+    assert isinstance(dataset.task.targets, task)
     lines = [line.split(",") for line in (photos / "labels.csv").read_text().splitlines()]
     names = [target] if isinstance(target, str) else target
     for split in dataset.splits.values():
@@ -61,15 +61,15 @@ def test_each_row_has_its_image_for_any_task(photos: Path, target: Any, task: ty
             np.testing.assert_allclose(split.images[place], expected, atol=1)
             given = [lines[number + 1][lines[0].index(name)] for name in names]
             found = split.targets[place]
-            assert task is not Classification or dataset.task.names[found] == given[0]
-            assert task is Classification or found == pytest.approx([float(value) for value in given], abs=1e-4)
+            assert task is not ClassTargets or dataset.task.names[found] == given[0]
+            assert task is ClassTargets or found == pytest.approx([float(value) for value in given], abs=1e-4)
     assert dataset.test.files == [str(Path(lines[number + 1][0])) for number in np.asarray(dataset.test.numbers)]
     again = load(photos, target, cache=photos / "cache", memory_gib=0.0)
     assert again.fingerprint == dataset.fingerprint
     assert not again.train.is_in_memory
     record = inspect(dataset, InspectSettings(seed=0, batch_size=8), folder=photos)
     assert {path.name for path in record.files["plots"]} == {"classes.png", "batch.png"}
-    assert (photos / "data" / "classes.csv").exists() == (task is not Regression)
+    assert (photos / "data" / "classes.csv").exists() == (task is not NumberTargets)
 
 
 @pytest.mark.parametrize(("path", "why"), [

@@ -13,9 +13,9 @@ from stages.load.tfds import tfds
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings, TfdsSettings
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import ClassTargets
+from stages.tasks.multi_label import LabelTargets
+from stages.tasks.regression import NumberTargets
 from tests.stages.images import Telling, image
 from tests.stages.tfds_sets import IMAGE, make_set
 
@@ -52,27 +52,27 @@ def load(folder: Path, names: Sequence[str], telling: Telling | None = None, **g
 
 
 @pytest.mark.parametrize(("names", "given", "task", "expected"), [
-    (["text", "label"], {}, Classification, {"text": "text"}), (["text", "labels"], {}, MultiLabel, {"text": "text"}),
-    (["numbers", "price"], {"label_key": "price"}, Regression, NESTED),
-    (["numbers", "count"], {"label_key": "count"}, Regression, NESTED),
+    (["text", "label"], {}, ClassTargets, {"text": "text"}), (["text", "labels"], {}, LabelTargets, {"text": "text"}),
+    (["numbers", "price"], {"label_key": "price"}, NumberTargets, NESTED),
+    (["numbers", "count"], {"label_key": "count"}, NumberTargets, NESTED),
     (
         ["numbers"],
         {"label_key": "numbers/sex", "features": ["numbers/age"]},
-        Classification,
+        ClassTargets,
         {"numbers_age": "number"},
     ),
-    (["image", "labels", "boxes"], {}, MultiLabel, {"images": "image"}),
-    (["image", "price"], {"label_key": "price"}, Regression, {"images": "image"}),
+    (["image", "labels", "boxes"], {}, LabelTargets, {"images": "image"}),
+    (["image", "price"], {"label_key": "price"}, NumberTargets, {"images": "image"}),
 ])  # fmt: skip
 def test_kinds_and_task_are_detected(
     names: list[str], given: dict[str, Any], task: type, expected: dict[str, str], tmp_path: Path
 ) -> None:
     telling = Telling()
     dataset = load(tmp_path, names, telling, **given)
-    assert isinstance(dataset.task, task)
+    assert isinstance(dataset.task.targets, task)
     assert {name: feature.kind for name, feature in dataset.features.items()} == expected
     assert [len(split) for split in dataset.splits.values()] == [43, 5, 12]
-    if task is MultiLabel:
+    if task is LabelTargets:
         assert dataset.task.names == ("red", "wide", "old")
         assert any(
             "left out 1 labels that have the same value in all examples: never" in line for line in telling.lines
@@ -80,7 +80,7 @@ def test_kinds_and_task_are_detected(
     if "text" in names:
         numbers = [int(text.rpartition(" ")[2]) for text in dataset.test.features["text"][:]]
         assert sorted(numbers) == list(range(48, 60))
-        if task is Classification:
+        if task is ClassTargets:
             assert dataset.task.names == ("bad", "good")
             np.testing.assert_array_equal(dataset.test.targets, np.array(numbers) % 2)
         else:

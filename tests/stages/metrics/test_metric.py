@@ -12,9 +12,9 @@ from stages.metrics.estimates import Columns, parts_of
 from stages.metrics.known import KNOWN
 from stages.metrics.metric import Metric
 from stages.metrics.numbers import Mae
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import classification
+from stages.tasks.multi_label import multi_label
+from stages.tasks.regression import NumberTargets
 from stages.tasks.task import Task
 from tests.stages.experiments import scores_by_parts
 
@@ -41,21 +41,21 @@ class BalancedAccuracy(Metric):
 
 
 TASKS: dict[str, tuple[Task, np.ndarray]] = {
-    "classes": (Classification(("a", "b", "c"), own_metrics=(BalancedAccuracy(),)), LABELS),
-    "labels": (MultiLabel(("a", "b")), (RANDOM.random((COUNT, 2)) < 0.4).astype(np.int32)),
-    "numbers": (Regression.of(("a", "b"), NUMBERS), NUMBERS),
+    "classes": (classification(("a", "b", "c")).with_metrics(BalancedAccuracy()), LABELS),
+    "labels": (multi_label(("a", "b")), (RANDOM.random((COUNT, 2)) < 0.4).astype(np.int32)),
+    "numbers": (NumberTargets.of(("a", "b"), NUMBERS).task(), NUMBERS),
 }
 
 
 def columns_of(task: Task, targets: np.ndarray, outputs: tf.Tensor) -> Columns:
     """Returns the columns that a file of predictions has."""
-    return {task.target: targets, **task.columns(task.predict(outputs).numpy()), "weight": WEIGHTS}
+    return {task.view.column: targets, **task.head.columns(task.head.rows(outputs).numpy()), "weight": WEIGHTS}
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_sums_of_batches_give_what_the_columns_of_the_predictions_give(name: str) -> None:
     task, targets = TASKS[name]
-    outputs = tf.constant(RANDOM.normal(size=(COUNT, task.outputs)), tf.float32)
+    outputs = tf.constant(RANDOM.normal(size=(COUNT, task.head.units)), tf.float32)
     columns = columns_of(task, targets, outputs)
     of_sums = scores_by_parts(task, targets, outputs, WEIGHTS, 3)
     assert of_sums.keys() == {*task.measured}
@@ -89,10 +89,10 @@ def test_a_new_metric_has_the_influences_and_the_interval_of_its_definition() ->
 def test_influences_by_hand_are_those_that_follow_from_the_sums(name: str) -> None:
     """The project's own metrics have formulas, which are exact; the general way agrees with them."""
     task, targets = TASKS["labels" if name == "macro_f1" else "numbers"]
-    outputs = tf.constant(RANDOM.normal(size=(COUNT, task.outputs)), tf.float32)
+    outputs = tf.constant(RANDOM.normal(size=(COUNT, task.head.units)), tf.float32)
     metric = next(one for one in task.metrics if one.name == name)
     parts = parts_of(COUNT, WEIGHTS)
-    known = {key: column.numpy() for key, column in task.known(targets, outputs).items()}
+    known = {key: column.numpy() for key, column in task.head.known(targets, outputs).items()}
     by_hand, general = metric.estimate(columns_of(task, targets, outputs), parts), Metric.estimate(metric, known, parts)
     assert general[0] == pytest.approx(by_hand[0], rel=1e-5)
     np.testing.assert_allclose(general[1], by_hand[1] - by_hand[1].mean(), atol=1e-4 * np.abs(by_hand[1]).max())

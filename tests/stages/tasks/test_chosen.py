@@ -1,7 +1,7 @@
 """Tasks as a configuration has them: losses, metrics and classes of the user's, and what cannot be used."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,9 +12,9 @@ from sklearn import metrics as sk
 from stages.errors import UserError
 from stages.settings.train import AutoTaskSettings, ClassificationSettings, RegressionSettings
 from stages.tasks.chosen import chosen_task
-from stages.tasks.classification import Classification
-from stages.tasks.multi_label import MultiLabel
-from stages.tasks.regression import Regression
+from stages.tasks.classification import classification
+from stages.tasks.multi_label import multi_label
+from stages.tasks.regression import NumberTargets
 from stages.tasks.task import Task
 from stages.training.task_loss import TaskLoss
 from tests.stages.experiments import scores_by_parts
@@ -32,11 +32,13 @@ TARGETS = {
     "numbers": (100 + 30 * RANDOM.normal(size=(COUNT, 2))).astype(np.float32),
 }
 
+NUMBERS = NumberTargets.of(("x", "y"), TARGETS["numbers"])
+
 TASKS: dict[str, Task] = {
-    "classes": Classification(("a", "b", "c")),
-    "two": Classification(("a", "b")),
-    "labels": MultiLabel(("a", "b", "c")),
-    "numbers": Regression.of(("x", "y"), TARGETS["numbers"]),
+    "classes": classification(("a", "b", "c")),
+    "two": classification(("a", "b")),
+    "labels": multi_label(("a", "b", "c")),
+    "numbers": NUMBERS.task(),
 }
 
 
@@ -89,15 +91,13 @@ class OfLogits(keras.losses.CategoricalCrossentropy):
         super().__init__(from_logits=True)
 
 
-@dataclass(frozen=True)
-class Relative(Regression):
-    """Numbers compared by their MAE."""
-
-    primary: ClassVar[str] = "mae"
+def relative(task: Task) -> Task:
+    """Returns the task with models compared by their MAE."""
+    return replace(task, metrics=tuple(sorted(task.metrics, key=lambda metric: metric.name != "mae")))
 
 
 def outputs_of(task: Task) -> tf.Tensor:
-    return tf.constant(RANDOM.normal(size=(COUNT, task.outputs)), tf.float32)
+    return tf.constant(RANDOM.normal(size=(COUNT, task.head.units)), tf.float32)
 
 
 @pytest.mark.parametrize(("name", "loss", "expected"), [
@@ -121,13 +121,13 @@ def test_a_loss_of_the_users_is_that_of_each_example(name: str, loss: dict[str, 
     task = chosen_task(TASKS[name], AutoTaskSettings(loss=loss, single_logit=name == "two"), TARGETS[name])
     outputs, targets = outputs_of(task), TARGETS[name]
     true = {
-        "numbers": lambda: (targets - np.array(TASKS["numbers"].mean)) / np.array(TASKS["numbers"].std),  # type: ignore[attr-defined]
+        "numbers": lambda: NUMBERS.standardized(targets, tf.float32),
         "classes": lambda: np.eye(3)[targets],
         "labels": lambda: targets,
         "two": lambda: targets[:, np.newaxis],
     }[name]()
     answers = outputs if name in ("numbers", "classes") else tf.sigmoid(outputs)
-    found = task.loss_of_each(tf.constant(targets), outputs)
+    found = task.loss.of_each(tf.constant(targets), outputs)
     assert found.shape == (COUNT,)
     np.testing.assert_allclose(found, expected(tf.constant(true, tf.float32), answers), rtol=2e-5, atol=1e-6)
 
@@ -139,7 +139,7 @@ def test_metrics_add_up_whatever_the_batches(parts: int) -> None:
     entries = [{"_target_": f"{HERE}.Within", "share": 0.3}, {"_target_": "keras.metrics.MeanAbsolutePercentageError"}]
     task = chosen_task(TASKS["numbers"], RegressionSettings(metrics=entries), TARGETS["numbers"])
     outputs = outputs_of(task)
-    answers, targets = task.answers(outputs).numpy(), TARGETS["numbers"]
+    answers, targets = task.head.predictions(outputs).numpy(), TARGETS["numbers"]
     found = scores_by_parts(task, TARGETS["numbers"], outputs, weights, parts)
     near = (np.abs(answers - targets) <= 0.3 * np.abs(targets)).mean(axis=1)
     assert found["within"] == pytest.approx(np.average(near, weights=weights), rel=1e-6)
@@ -161,12 +161,12 @@ def test_two_classes_with_one_logit_answer_as_with_two() -> None:
     outputs = outputs_of(one)
     two = tf.concat([tf.zeros_like(outputs), outputs], axis=1)
     targets = tf.constant(TARGETS["two"])
-    np.testing.assert_allclose(one.losses(targets, outputs), TASKS["two"].losses(targets, two), atol=1e-6)
-    np.testing.assert_allclose(one.predict(outputs), TASKS["two"].predict(two), atol=1e-6)
+    np.testing.assert_allclose(one.loss.of_each(targets, outputs), TASKS["two"].loss.of_each(targets, two), atol=1e-6)
+    np.testing.assert_allclose(one.head.rows(outputs), TASKS["two"].head.rows(two), atol=1e-6)
     layer = keras.Input((1,))
-    as_layers = keras.Model(layer, one.with_answers(layer))
-    np.testing.assert_allclose(as_layers(outputs), one.answers(outputs), atol=1e-6)
-    predicted = one.columns(one.predict(outputs).numpy())["predicted"]
+    as_layers = keras.Model(layer, one.head.as_layers(layer))
+    np.testing.assert_allclose(as_layers(outputs), one.head.predictions(outputs), atol=1e-6)
+    predicted = one.head.columns(one.head.rows(outputs).numpy())["predicted"]
     np.testing.assert_array_equal(predicted, outputs[:, 0] > 0)
 
 
@@ -196,17 +196,16 @@ def test_names_of_metrics_are_those_of_the_configuration_alone() -> None:
 def test_keras_computes_the_loss_of_a_task(name: str, settings: Any) -> None:
     """As `train=fit` and a network's own `compute_loss` have it do."""
     task = chosen_task(TASKS[name], settings, TARGETS[name])
-    network = keras.Sequential([keras.Input((task.outputs,)), keras.layers.Identity()])
+    network = keras.Sequential([keras.Input((task.head.units,)), keras.layers.Identity()])
     network.compile(loss=TaskLoss(task))
     outputs, targets = outputs_of(task), tf.constant(TARGETS[name])
     found = network.compute_loss(y=targets, y_pred=outputs)
-    np.testing.assert_allclose(found, np.mean(task.loss_of_each(targets, outputs)), rtol=1e-5)
+    np.testing.assert_allclose(found, np.mean(task.loss.of_each(targets, outputs)), rtol=1e-5)
 
 
-def test_a_class_of_the_users_is_made_of_what_is_known() -> None:
-    task = chosen_task(TASKS["numbers"], AutoTaskSettings(_target_=f"{HERE}.Relative"), TARGETS["numbers"])
-    assert isinstance(task, Relative)
-    assert (task.primary, task.mean) == ("mae", TASKS["numbers"].mean)  # type: ignore[attr-defined]
+def test_a_task_of_the_users_is_a_task_with_parts_replaced() -> None:
+    task = chosen_task(TASKS["numbers"], AutoTaskSettings(_target_=f"{HERE}.relative"), TARGETS["numbers"])
+    assert (task.name, task.primary, task.targets) == ("relative", "mae", TASKS["numbers"].targets)
 
 
 LARGEST, NEAR = {"_target_": f"{HERE}.Largest"}, {"_target_": f"{HERE}.Within", "name": "near"}
@@ -228,7 +227,7 @@ REDUCED, MISSES = {"_target_": f"{HERE}.reduced"}, {"_target_": f"{HERE}.misses"
     ("numbers", AutoTaskSettings(metrics=[NEAR, NEAR]), "the name near is used by", "mine"),
     ("labels", AutoTaskSettings(metrics=[OF_LOGITS]), "but metrics receive probabilities", "from_logits: false"),
     ("classes", AutoTaskSettings(metrics=[F1]), "one number", "task.metrics=[]"),
-    ("numbers", AutoTaskSettings(_target_=f"{HERE}.Within"), "does not extend Task", "task._target_=null"),
+    ("numbers", AutoTaskSettings(_target_=f"{HERE}.misses"), "cannot be created", "task._target_=null"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_line(name: str, settings: Any, problem: str, fix: str) -> None:
     with pytest.raises(UserError) as refused:

@@ -10,7 +10,7 @@ from stages.errors import UserError
 from stages.results import Dataset, Strategy
 from stages.settings.model import MlpSettings
 from stages.settings.train import AutoTaskSettings, FitSettings, SgdSettings
-from stages.tasks.classification import Classification
+from stages.tasks.classification import classification
 from stages.train import fit, train
 from tests.stages.experiments import PLACES, built_of, flat, mirrored, one_device, real_digits, settings
 
@@ -24,7 +24,7 @@ def is_small(dataset: Dataset) -> Dataset:
     def of(split: Any) -> Any:
         return replace(split, targets=(split.targets < 3).astype(np.int32))
 
-    return dataset.with_each_split(of, task=Classification(("large", "small")))
+    return dataset.with_each_split(of, task=classification(("large", "small")))
 
 
 def weighted(dataset: Dataset, by_class: list[float]) -> Dataset:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stages.evaluation.report import Measured, blank_where_nan, some
 from stages.metrics.classes import Accuracy, LogLoss
 from stages.metrics.estimates import LEAST_OF_CLASS, Columns, Estimate, Sample, mean_estimate, parts_of
 from stages.metrics.intervals import (
@@ -29,11 +29,14 @@ from stages.metrics.intervals import (
     reported,
 )
 from stages.metrics.metric import Metric
+from stages.metrics.report import Measured, blank_where_nan, some
 from stages.plots.charts import drawable, plot_confusion, plot_reliability
 from stages.plots.galleries import plot_batch
 from stages.reporter import safe_place
-from stages.results import Dataset
-from stages.settings.results import EvaluateSettings
+
+if TYPE_CHECKING:
+    from stages.results import Dataset
+    from stages.settings.results import EvaluateSettings
 
 TOP = 5
 
@@ -312,7 +315,7 @@ def _of_ranking(is_positive: np.ndarray, scores: np.ndarray, parts: np.ndarray) 
     return np.array([value, mean]), parts * np.stack([area, average * (count / positives)])
 
 
-def draw_classes(predicted: Predicted, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
+def draw_classes(predicted: Predicted, dataset: "Dataset", settings: "EvaluateSettings", folder: Path) -> list[Path]:
     """Draws the confusion matrix, the reliability diagram and the hardest mistakes, as far as there are any.
 
     Args:
