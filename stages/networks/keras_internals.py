@@ -90,7 +90,16 @@ def expect_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
     """Have `optimizer.apply` take gradients that are already summed over the replicas.
 
     Keras 3.15: `TFOptimizer._all_reduce_sum_gradients`, which returns pairs of gradient and variable.
+
+    Raises:
+        RuntimeError: If Keras has no such method, so that gradients would be summed twice without an error.
     """
+    if not callable(getattr(optimizer, "_all_reduce_sum_gradients", None)):
+        raise RuntimeError(
+            f"Keras {keras.__version__} does not sum gradients in Optimizer._all_reduce_sum_gradients, as Keras 3.15 "
+            "does. Look in keras/src/backend/tensorflow/optimizer.py where it sums them, and change "
+            "stages/networks/keras_internals.py so that it does not"
+        )
     optimizer._all_reduce_sum_gradients = list
 
 

@@ -1,11 +1,12 @@
 """The loss of a batch and its gradients, as a function of the values of a model's variables.
 
-It reads and writes no variable. So XLA can compile it under every strategy (compiled code cannot reach a variable on
-another device: "Trying to access resource … located in device"), it can be timed without training anything, and every
-replica, worker or part of a batch calls it with its own values.
+It does not read or write variables. So XLA can compile it under every strategy (compiled code cannot access a variable
+on a different device: "Trying to access resource … located in device"), and every replica, worker or part of a batch
+calls it with its own values.
 """
 
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -18,59 +19,68 @@ from stages.data.columns import blocks_of
 from stages.data.examples import network_input, target_tensor
 from stages.data.split import Split
 from stages.errors import UserError
-from stages.networks.keras_internals import all_layers, penalties_in, seed_states
+from stages.networks.keras_internals import penalties_in, seed_states
 from stages.networks.random_layers import FIXED_OPERATIONS, RANDOM_OPERATIONS, drawing_for_rows
+from stages.optimization.xla import for_usual_rows, has_synchronized_layers, names_xla
 from stages.reporter import Reporter
-from stages.results import Model, Strategy
+from stages.results import Model
 from stages.seeds import derive
 from stages.settings.train import TrainSettings
 from stages.tasks.task import Task
 
 
 class Result(NamedTuple):
-    """Loss, gradients, new buffers and metrics of a batch.
-
-    gradients: of the summed loss times the scale, one for each trained variable, of its shape and dtype.
-    sums: `loss` and `examples`, the sum of the weights, [] of `Gradients.dtype`, and those of the task.
-    buffers: new values of `Gradients.buffers`.
-    metrics: the increase of each of `Gradients.metrics`.
-    """
+    """The result of a batch."""
 
     gradients: list[tf.Tensor]
+    """The gradients of the summed loss times the scale, one per trained variable, in its shape and dtype."""
     sums: dict[str, tf.Tensor]
+    """`loss`, `examples` (the sum of their weights) and the sums of the task's metrics."""
     buffers: list[tf.Tensor]
+    """The new values of `Gradients.buffers`."""
     metrics: list[tf.Tensor]
+    """The increase of each of `Gradients.metrics`."""
 
 
 class Values(NamedTuple):
-    """The variables of a network, or their values in a replica.
-
-    buffers: those that a training step may change without training them. metrics: of the network's own metrics.
-    seeds: of `seed_states`.
-    """
+    """The variables of a network, or their values in a replica."""
 
     trained: list[Any]
+    """The weights."""
     buffers: list[Any]
+    """The variables that a step may change without training them."""
     metrics: list[Any]
+    """The variables of the network's own metrics."""
     seeds: list[Any]
+    """The states of random layers, see `seed_states`."""
 
 
 class Gradients:
-    """Computes losses and gradients of `model`. Make it outside the strategy's scope, call it in a replica.
+    """Computes losses and gradients of a model. Create it outside the strategy's scope, and call it in a replica."""
 
-    dtype: of weights, losses and counts: float32, or float64 for a network in float64.
-    buffers: Keras variables that a training step changes without training them, such as the statistics of BatchNorm.
-    metrics: Keras variables of the network's own metrics.
-    """
+    dtype: tf.DType
+    """The dtype of weights, losses and counts: float32, or float64 for a network in float64."""
+    buffers: list[keras.Variable]
+    """Variables that a step changes without training them, such as the statistics of BatchNorm."""
+    metrics: list[keras.Variable]
+    """Variables of the network's own metrics."""
+    xla_rows: int | None
+    """See `rows_for_xla`; None: XLA compiles nothing."""
+    is_compiled: bool
+    """Whether XLA compiles the gradients by themselves, and not as a part of the whole step."""
 
     def __init__(  # each is another fact of a step
         self, model: Model, task: Task, settings: TrainSettings, batch: Example, replicas: int, xla_rows: int | None
     ) -> None:
-        """Traces the gradients of batches of the shapes and dtypes of `batch`, over `replicas`.
+        """Trace the gradients.
 
         Args:
-            task: has the loss.
-            xla_rows: of `rows_for_xla`; None: XLA compiles nothing.
+            model: The model.
+            task: The task with the loss of the training.
+            settings: The settings of the training.
+            batch: The shapes and dtypes of a batch.
+            replicas: The number of replicas that share a batch.
+            xla_rows: See `rows_for_xla`; None: XLA compiles nothing.
         """
         network = model.network
         seed = derive(settings.seed, "dropout")
@@ -85,15 +95,16 @@ class Gradients:
         self.metrics = [variable for metric in model.metrics for variable in metric.variables]
         self._variables = Values(network.trainable_variables, untrained, self.metrics, seeds)
         self._changed: list[int] = []
-        # Traced once and on one device: inside a replica, Keras divides losses of its own (`Loss`, `add_loss`) by the
-        # number of replicas, and those that a user wrote it does not.
+        # Traced once and on one device: inside a replica, Keras divides its own losses (`Loss`, `add_loss`) by the
+        # number of replicas, but not losses that a user wrote.
         signature = (
             batch._replace(weights=tf.TensorSpec([None], self.dtype)),
             tf.nest.map_structure(lambda variable: tf.TensorSpec(variable.shape, variable.dtype), self._variables),
             tf.TensorSpec([], tf.int64),
             tf.TensorSpec([], self.dtype),
         )
-        self._xla_rows = xla_rows
+        self.xla_rows = xla_rows
+        self.is_compiled = xla_rows is not None
         traced = tf.function(self._compute, autograph=False)
         if xla_rows is None:
             self._function = traced.get_concrete_function(*signature)
@@ -124,11 +135,13 @@ class Gradients:
             self._function = self._compute
 
     def __call__(self, batch: Example, step: tf.Tensor, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
-        """Returns the result of a replica's `batch` in `step` of the run.
+        """Return the result of a replica's batch.
 
         Args:
-            first_row: of the batch in its global batch, int64 [].
-            scale: the loss scale, [] of `dtype`.
+            batch: The batch.
+            step: The step of the run, int64 [].
+            first_row: The first row of the batch in its global batch, int64 [].
+            scale: The factor of the summed loss, [] of `dtype`.
         """
         batch = batch._replace(weights=tf.cast(batch.weights, self.dtype))
         read = self._variables._replace(seeds=[])
@@ -147,17 +160,12 @@ class Gradients:
         return total
 
     def _result(self, batch: Example, values: Values, first_row: tf.Tensor, scale: tf.Tensor) -> Result:
-        """Returns the result of a part of a batch, by XLA if the part is of a usual size.
-
-        XLA compiles each number of rows by itself, which takes longer than the one step of an epoch that needs it.
-        """
+        """Return the result of a part of a batch, by XLA if the part is of a usual size."""
         arguments = batch, values, first_row, scale
-        if not self._xla_rows:
-            result: Result = (self._function if self._xla_rows is None else self._compiled)(*arguments)
-        else:
-            is_usual = tf.shape(batch.targets)[0] >= self._xla_rows  # int32: decided on the host, also with a GPU
-            result = tf.cond(is_usual, lambda: self._compiled(*arguments), lambda: self._function(*arguments))
-        return result
+        function: Callable[..., Result] = self._function
+        if self.is_compiled:
+            function = for_usual_rows(self._compiled, self._function, self.xla_rows or 0)
+        return function(*arguments)
 
     def is_of_xla(self, error: tf.errors.OpError) -> bool:
         """Return whether XLA, and not the network, raised `error`, which a call has raised.
@@ -166,8 +174,8 @@ class Gradients:
         does not support, need not: they are XLA's if the same function without XLA works. It reads and writes no
         variable, so trying it changes nothing.
         """
-        if self._xla_rows is None or names_xla(error):
-            return self._xla_rows is not None
+        if self.xla_rows is None or names_xla(error):
+            return self.xla_rows is not None
         if not isinstance(error, tf.errors.UnimplementedError):  # it may be about the data
             return False
         inputs = self._function.structured_input_signature[0]
@@ -192,7 +200,7 @@ class Gradients:
             )
 
     def mean_weight(self, split: Split) -> float:
-        """Returns the mean weight of the examples of the training `split`, with those of their classes."""
+        """Return the mean weight of the examples of the training `split`, times the weights of their classes."""
         weights = np.ones(1) if split.weights is None else split.weights
         if self._task.loss.weights(target_tensor(split.targets[:1]), tf.float64) is not None:
             blocks = (target_tensor(block) for block in blocks_of(split.targets))
@@ -200,7 +208,7 @@ class Gradients:
         return float(np.mean(weights)) or 1.0
 
     def _part(self, batch: Example, part: int) -> tuple[Example, tf.Tensor]:
-        """Returns a part of the batch, for accumulation, and its first row in the batch."""
+        """Return a part of the batch, for accumulation, and its first row in the batch."""
         if self._parts == 1:
             return batch, tf.constant(0, tf.int64)
         count = tf.shape(batch.targets, tf.int64)[0]
@@ -209,9 +217,9 @@ class Gradients:
         return own._replace(weights=own.weights * tf.cast(weight, self.dtype)), first
 
     def _seeds_of(self, step: tf.Tensor) -> list[tf.Tensor]:
-        """Returns states of the random layers that are a function of (seed, step), so that a run can start at any step.
+        """Return states of the random layers that are a function of (seed, step), so that a run can start at any step.
 
-        A Keras SeedGenerator counts its own calls.
+        The state of a Keras SeedGenerator counts its calls instead.
         """
         return [
             tf.cast(tf.stack([tf.constant(seed, tf.int64), step * 256]), variable.dtype)
@@ -258,61 +266,6 @@ class Gradients:
         return Result(dense, sums, [buffers[index] for index in self._changed], increases)
 
 
-def has_synchronized_layers(network: keras.Model) -> bool:
-    """Returns whether a layer shares its batch statistics between the replicas."""
-    return any(getattr(layer, "synchronized", False) for layer in all_layers(network))
-
-
 def _added(a: Result, b: Result) -> Result:
     total: Result = tf.nest.map_structure(operator.add, a._replace(buffers=[]), b._replace(buffers=[]))
     return total._replace(buffers=b.buffers)
-
-
-def names_xla(error: tf.errors.OpError) -> bool:
-    """Return whether the message of an error says that XLA cannot compile an operation."""
-    return "tf2xla" in str(error) or "XLA_" in str(error)
-
-
-def reason_of_xla(error: tf.errors.OpError) -> str:
-    """Return why XLA cannot compile a function, in at most 200 characters, without Python's stack."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    noise = ("Graph execution error", "Detected at node", "File ", "<stack traces", "[[")
-    told = [line for line in lines if line and not line.startswith(noise)]
-    return next((line for line in told if "unsupported operations" in line), (told or lines)[0])[:200]
-
-
-def rows_for_xla(settings: TrainSettings, examples: int, replicas: int) -> int:
-    """Return how many rows XLA compiles at least: those of the smallest usual part of a batch.
-
-    0 if all batches are of one size, as there is nothing to choose then.
-
-    Args:
-        examples: of the training split.
-        replicas: that share a batch.
-    """
-    usual = min(settings.batch_size, examples)
-    if examples % usual == 0:
-        return 0
-    for parts in (replicas, settings.optimizer.accumulation):
-        usual = usual // parts if usual >= parts else usual  # fewer examples than parts: each has all of them
-    return usual
-
-
-def choose_jit(settings: TrainSettings, strategy: Strategy, model: Model) -> bool:
-    """Return whether XLA compiles the gradients; `auto` is on where it can, and all devices are GPUs.
-
-    Raises:
-        UserError: where `on` is impossible.
-    """
-    obstacle = ""
-    if strategy.layers is not None:
-        obstacle = "XLA compiles for one device, but the layers are on several"
-    elif strategy.fixed_shapes:
-        obstacle = "a TPU compiles the whole step itself"
-    elif strategy.in_sync > 1 and has_synchronized_layers(model.network):
-        obstacle = "a synchronized BatchNorm communicates with other replicas, which compiled code cannot do"
-    if settings.jit == "on" and obstacle:
-        raise UserError(f"train.jit=on: {obstacle}", ("auto", "off"), "train.jit=off")
-    if settings.jit != "auto":
-        return settings.jit == "on"
-    return not obstacle and all("GPU" in device for device in strategy.devices)

@@ -14,9 +14,9 @@ from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, seed_states
 from stages.networks.precision import keras_floats
 from stages.optimization.ema import EMA
-from stages.optimization.gradients import choose_jit, names_xla
 from stages.optimization.loss_scale import LossScale, all_finite
 from stages.optimization.optimizers import clipping_of, exclude_from_decay
+from stages.optimization.xla import choose_jit, names_xla
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 from stages.tasks.task import Task

@@ -10,7 +10,7 @@ from stages.data.batches import WITHOUT_AUTOTUNER, RandomChanges, batch_of_rows,
 from stages.data.examples import SplitReader, gathering, target_tensor, weights_of
 from stages.errors import UserError
 from stages.networks.keras_internals import count_in_place
-from stages.optimization.gradients import choose_jit
+from stages.optimization.xla import choose_jit
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 from stages.tasks.task import Task

@@ -1,6 +1,6 @@
 """The training step, which is the same under every strategy: gradients, their sum over the replicas, the update."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -13,9 +13,10 @@ from stages.data.batches import augmented, first_row_of_step, fixed_rows_of
 from stages.data.examples import spec_of
 from stages.optimization.ema import EMA
 from stages.optimization.exact_apply import prepare
-from stages.optimization.gradients import Gradients, Result, rows_for_xla
+from stages.optimization.gradients import Gradients, Result
 from stages.optimization.loss_scale import LossScale, all_finite
 from stages.optimization.optimizers import exclude_from_decay
+from stages.optimization.xla import for_usual_rows, rows_for_xla
 from stages.results import Model
 from stages.training.engine import Setup
 from stages.training.state import TrainState
@@ -47,6 +48,8 @@ class TrainStep:
             setup.loss.check_use(model, settings)
         gradients.warn_of_draws(setup.reporter)
         self._optimizer = optimizer = setup.optimizer
+        self._take: Callable[[Example, tf.Tensor], None] = self.take
+        self._accumulates = settings.optimizer.accumulation > 1
         self._examples = len(split)
         self._batch_size = settings.batch_size
         self._usual_count = settings.batch_size * gradients.mean_weight(split)
@@ -64,12 +67,33 @@ class TrainStep:
         self._buffers = [variable.value for variable in gradients.buffers]
         self._are_means = [v.value.dtype.is_floating and v.aggregation != "sum" for v in gradients.buffers]
 
+    def compile_as_one(self) -> None:
+        """Have XLA compile the whole step instead of the gradients only. There must be one replica.
+
+        This has no effect with accumulation, because XLA would not compute the parts of a batch one after the other to
+        save memory. Nor has it for variables of int32, which TensorFlow keeps on the host, out of reach of a GPU.
+        """
+        variables = [*self.state.sums, *(variable for part in self.state.parts.values() for variable in part)]
+        is_on_host = any(tf.as_dtype(variable.dtype) == tf.int32 for variable in variables)
+        if self.gradients.is_compiled and not self._accumulates and not is_on_host:
+            self.gradients.is_compiled = False
+            compiled = tf.function(self.take, jit_compile=True, autograph=False)
+            self._take = for_usual_rows(compiled, self.take, self.gradients.xla_rows or 0)
+
     @tf.autograph.experimental.do_not_convert  # no control flow for AutoGraph, half of a run's tracing
     def __call__(self, batch: Example, step: tf.Tensor) -> None:
         """Take `step` of the run with the batch of this replica."""
+        if batch.uniforms:  # not in `take`: XLA has no projective transform
+            assert self.model.transforms, "the stage `model` comes before `augment`"
+            batch = augmented(batch, self.model.transforms)
+        self._take(batch, step)
+
+    @tf.autograph.experimental.do_not_convert
+    def take(self, batch: Example, step: tf.Tensor) -> None:
+        """Take a step with a batch that is augmented."""
         replica = tf.distribute.get_replica_context()
         scale = self._scale()
-        result = self.gradients(self._augmented(batch), step, self._first_row(step, replica), scale)
+        result = self.gradients(batch, step, self._first_row(step, replica), scale)
         total, loss, gradients, buffers = self._reduced(replica, result)
         count = tf.where(total > 0, total, 1)  # if all examples weigh 0, the sums are 0
         # Not narrower than float32, in which Keras computes their norm.
@@ -87,13 +111,6 @@ class TrainStep:
         """Return the factor of the summed loss. The loss scale is that of the mean."""
         one = tf.constant(1.0, self.gradients.dtype)
         return one if self._loss_scale is None else self._loss_scale.value / self._usual_count
-
-    def _augmented(self, batch: Example) -> Example:
-        """Return the batch with augmented images, if the step augments them."""
-        if not batch.uniforms:
-            return batch
-        assert self.model.transforms, "the stage `model` comes before `augment`"
-        return augmented(batch, self.model.transforms)
 
     def _first_row(self, step: tf.Tensor, replica: tf.distribute.ReplicaContext) -> tf.Tensor:
         place = replica.replica_id_in_sync_group, replica.num_replicas_in_sync

@@ -10,7 +10,7 @@ import tensorflow as tf
 from stages.collectives import mean_over_workers, others_needed
 from stages.data.batches import distributed, training_input
 from stages.errors import UserError
-from stages.optimization.gradients import choose_jit
+from stages.optimization.xla import choose_jit
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
 from stages.tasks.task import Task
@@ -36,6 +36,8 @@ class Synchronous:
         warn_of_memory(setup.model, setup.strategy, setup.settings, setup.reporter)
         self.is_compiled = choose_jit(setup.settings, setup.strategy, setup.model)
         self.step = TrainStep(setup, self.is_compiled)
+        if setup.strategy.in_sync == 1:
+            self.step.compile_as_one()
         self.state = self.step.state
         with tf.device("/cpu:0"):
             self._waited = tf.Variable(0.0, dtype=tf.float64)

@@ -22,9 +22,9 @@ from stages.evaluation.predictions import check_finite
 from stages.evaluation.test_set import validation_facts
 from stages.networks.precision import keras_floats
 from stages.optimization.ema import EMA
-from stages.optimization.gradients import reason_of_xla
 from stages.optimization.loss_scale import LEAST_SCALE
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
+from stages.optimization.xla import reason_of_xla
 from stages.reporter import Reporter, Stop
 from stages.results import Dataset, Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings

@@ -29,8 +29,8 @@ from stages.exporters.litert import LiteRT
 from stages.networks.model_parallel import place
 from stages.networks.precision import set_layer_policies
 from stages.normalize import normalize
-from stages.optimization.gradients import choose_jit
 from stages.optimization.optimizers import build_optimizer, decay_excluded
+from stages.optimization.xla import choose_jit
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.data import NormalizeSettings
@@ -474,7 +474,7 @@ CASES: dict[str, Case] = {
     "stages/networks/precision.py:set_layer_policies": _no_such_policy,
     "stages/optimization/gradients.py:__init__": _statistics_and_own_loss,
     "stages/optimization/gradients.py:_compute": _assigned,
-    "stages/optimization/gradients.py:choose_jit": _compiled_in_parts,
+    "stages/optimization/xla.py:choose_jit": _compiled_in_parts,
     "stages/optimization/optimizers.py:build_optimizer": _clipped_twice,
     "stages/optimization/optimizers.py:decay_excluded": _no_such_weight,
     "stages/strategy.py:_find": _no_such_device,

@@ -18,7 +18,7 @@ from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
 from stages.model import resolve_policy
 from stages.networks.random_layers import prepare_random_layers
-from stages.optimization.gradients import choose_jit
+from stages.optimization.xla import choose_jit
 from stages.results import Model, Strategy
 from stages.settings import strategy as kinds
 from stages.settings.train import AdamSettings, SgdSettings

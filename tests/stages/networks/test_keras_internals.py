@@ -82,3 +82,17 @@ def test_a_replaced_function_of_the_backend_is_the_one_that_layers_call(monkeypa
         internals.wrap_backend("random", "dropout", noted)
     keras.layers.Dropout(0.25)(np.ones((1, 4), np.float32), training=True)
     assert rates == [0.25]  # once: what is wrapped is not wrapped again
+
+
+def test_an_optimizer_that_sums_gradients_elsewhere_is_an_error() -> None:
+    """A replica passes the sum. If Keras summed it again, the gradients of two replicas would be doubled."""
+
+    class Renamed(keras.optimizers.SGD):
+        _all_reduce_sum_gradients = None
+
+    with pytest.raises(RuntimeError, match=r"does not sum gradients in Optimizer\._all_reduce_sum_gradients"):
+        internals.expect_summed_gradients(Renamed())
+    optimizer = keras.optimizers.SGD()
+    internals.expect_summed_gradients(optimizer)
+    pairs = [(np.ones(2), None)]
+    assert optimizer._all_reduce_sum_gradients(pairs) == pairs

@@ -23,7 +23,7 @@ from stages.data.batches import share_of_replica
 from stages.data.columns import Streamed
 from stages.errors import UserError
 from stages.evaluation.eval_step import Scorer
-from stages.optimization.gradients import rows_for_xla
+from stages.optimization.xla import for_usual_rows, rows_for_xla
 from stages.results import Dataset, Model, Strategy
 from stages.settings.model import MlpSettings
 from stages.settings.train import SgdSettings
@@ -221,36 +221,60 @@ def test_xla_compiles_parts_of_usual_sizes_and_a_smaller_last_batch_gives_the_sa
 ) -> None:
     """Batches of 16, the last one of 7 examples: padding it would change the statistics of BatchNorm."""
     dataset, place = real_digits(examples), where()
-    given = settings(batch_size=16, epochs=9, optimizer=SgdSettings(accumulation=parts, learning_rate=0.1))
+    optimizer = SgdSettings(accumulation=parts, learning_rate=0.1, ema_momentum=0.5)
+    given = settings(batch_size=16, epochs=9, optimizer=optimizer)
     weights, rows = [], []
     for jit in (True, False):
         model = built_of({"_target_": f"{__name__}.{network}"}, dataset, place)
         loop = start(place, model, dataset, given, jit)
         loop.run(0, 6)
-        weights.append(flat(model.network))
+        weights.append(np.concatenate([flat(model.network), *(np.ravel(one) for one in loop.state.ema.values)]))
         gradients: Any = loop.step.gradients
-        rows.append(gradients._xla_rows)
+        rows.append(gradients.xla_rows)
     np.testing.assert_allclose(weights[0], weights[1], rtol=0, atol=2e-6)
     assert rows == [usual, None]
 
 
 def test_xla_is_left_out_for_fewer_rows_than_usual() -> None:
-    dataset, place = real_digits(39), one_device()
-    loop = start(place, built_of(MlpSettings(hidden=[4]), dataset, place), dataset, settings(batch_size=16), jit=True)
-    gradients: Any = loop.step.gradients
-    called = []
+    chosen = for_usual_rows(lambda batch: tf.constant("compiled"), lambda batch: tf.constant("plain"), 16)
+    for count, expected in ((17, b"compiled"), (16, b"compiled"), (15, b"plain")):
+        batch = Example({}, tf.zeros([count], tf.int32), tf.ones([count]))
+        assert chosen(batch).numpy() == expected
 
-    def record(name: str, function: Any, *arguments: Any) -> Any:
-        called.append(name)
-        return function(*arguments)
 
-    for name in ("_compiled", "_function"):
-        setattr(gradients, name, partial(record, name, getattr(gradients, name)))
-    for count in (16, 7):
-        pixels = tf.cast(dataset.train.images[:count], tf.float32)
-        batch = Example({"images": pixels}, tf.constant(dataset.train.targets[:count]), tf.ones([count]))
-        gradients(batch, tf.constant(0, tf.int64), tf.constant(0, tf.int64), tf.constant(1.0))
-    assert called == ["_compiled", "_function"]
+def compiled_by_xla(graph: tf.Graph) -> set[str]:
+    """Return the types of the operations in the functions that XLA compiles."""
+    functions = {function.signature.name: function for function in graph.as_graph_def().library.function}
+    found: set[str] = set()
+    pending = [function for function in functions.values() if function.attr["_XlaMustCompile"].b]
+    seen = {function.signature.name for function in pending}
+    while pending:
+        for node in pending.pop().node_def:
+            found.add(node.op)
+            called = {value.func.name for value in node.attr.values() if value.func.name} - seen
+            seen |= called
+            pending += [functions[name] for name in called]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("where", "policy", "parts", "whole"),
+    [
+        (one_device, "float32", 1, True), (one_device, "float32", 2, False), (one_device, "mixed_float16", 1, False),
+        (mirrored, "float32", 1, False),
+    ],
+)  # fmt: skip
+def test_xla_compiles_the_whole_step_of_one_replica(
+    where: Callable[[], Strategy], policy: str, parts: int, whole: bool
+) -> None:
+    """Elsewhere it compiles the gradients: between replicas, in parts, or with a loss scale, which is on the host."""
+    dataset, place = real_digits(64), where()
+    model = built_of(MlpSettings(hidden=[4]), dataset, place, policy)
+    loop = start(place, model, dataset, settings(batch_size=16, optimizer=adam(accumulation=parts)), jit=True)
+    traced = loop._compiled.get_concrete_function(loop._batches, tf.constant(0, tf.int64), tf.constant(4))
+    operations = compiled_by_xla(traced.graph)
+    assert "MatMul" in operations
+    assert ("ResourceApplyAdam" in operations) == whole
 
 
 @pytest.mark.parametrize(
