@@ -1,9 +1,11 @@
-"""Reports of a training: its memory, the metrics and the log line of an epoch, what ends it, and its result."""
+"""Reports of a training: its memory, the metrics and the log line of an epoch, errors that end it, and its result."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import keras
 import tensorflow as tf
 
 from stages.callbacks import BestWeights
@@ -11,23 +13,25 @@ from stages.checkpoints.progress import Progress
 from stages.data.free_memory import available_memory
 from stages.errors import UserError
 from stages.networks.complexity import output_bytes
+from stages.optimization.loss_scale import LEAST_SCALE, LossScale
 from stages.plots.charts import plot_history
 from stages.reporter import Reporter
 from stages.results import Model, Record, Strategy, Trained
 from stages.settings.train import TrainSettings
 from stages.tasks.task import Task
+from stages.training.phases import Phase
 
 _MIB = 2**20
 
 _COPIES = 6
-"""Of the weights, beside themselves: gradients, their sum, two slots, the best epoch's and a checkpoint's."""
+"""Extra copies of the weights: gradients, their sum, two slots, the best epoch's and a checkpoint's."""
 
 
 def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, reporter: Reporter) -> None:
-    """Warn where this host's memory may not suffice.
+    """Warn if this host may not have enough memory.
 
-    The estimate holds the outputs of all layers for a batch, or for its part with accumulation, and copies of the
-    weights. Nothing is said of GPUs and of other machines: TensorFlow does, once it fails.
+    The estimate includes the outputs of all layers for a batch, or for its part with accumulation, and copies of the
+    weights. GPUs are not estimated: TensorFlow reports it when their memory is full.
     """
     examples = -(-settings.batch_size // settings.optimizer.accumulation)
     weights = 4 * model.network.count_params()
@@ -42,10 +46,15 @@ def warn_of_memory(model: Model, strategy: Strategy, settings: TrainSettings, re
 
 
 def report_completed(progress: Progress, epochs: int, reporter: Reporter) -> None:
-    """Report the epochs completed before training resumes or a fork begins. epochs: of the phase.
+    """Report the epochs completed before training resumes or a fork begins.
+
+    Args:
+        progress: The progress of the training.
+        epochs: The number of epochs of the phase.
+        reporter: Receives the metrics of each epoch.
 
     Raises:
-        UserError: where a fork has no epoch left to train.
+        UserError: If a fork has no epoch left to train.
     """
     name, done = "train.fine_tune_epochs" if progress.phase else "train.epochs", progress.epoch - progress.began
     if done >= epochs and not progress.finished:
@@ -65,7 +74,11 @@ def report_epoch(  # all of them are parts of one line
     """Record the metrics of the epoch that ends, and log its line.
 
     Args:
-        own: of training itself, by their tracked names. epochs: of all phases.
+        progress: The progress of the training, with the logs of the epoch.
+        own: Metrics of the training itself, by their tracked names.
+        epochs: The number of epochs of all phases.
+        task: The task, which formats its metrics.
+        reporter: Receives the metrics and the line.
     """
     row = {tracked(name): value for name, value in progress.logs.items()} | progress.clock.rates() | dict(own)
     progress.rows.append(row)
@@ -82,14 +95,63 @@ def diverged(progress: Progress, settings: TrainSettings, why: str) -> UserError
     )
 
 
+def refuse_divergence(progress: Progress, settings: TrainSettings, loss: float, scale: LossScale | None) -> None:
+    """Raise UserError if the training loss cannot become finite again.
+
+    Args:
+        progress: The progress of the training.
+        settings: The settings of the training.
+        loss: The mean loss of the epoch so far.
+        scale: The loss scale. With one, steps that overflow are skipped and not counted.
+    """
+    if scale is None and not math.isfinite(loss):
+        raise diverged(progress, settings, f"the loss is {loss}")
+    if scale is not None and float(scale.value.numpy()) < LEAST_SCALE:
+        raise diverged(progress, settings, "float16 overflows even at the smallest loss scale")
+
+
+def refuse_invalid_weights(progress: Progress, settings: TrainSettings, network: keras.Model) -> None:
+    """Raise UserError if a weight is not finite."""
+    if (invalid := first_invalid(network.trainable_weights)) is not None:
+        raise diverged(progress, settings, f"the weight {invalid} is not finite")
+
+
+def first_invalid(weights: Sequence[keras.Variable]) -> str | None:
+    """Return the path of the first weight with a NaN or an infinity; None if all are finite.
+
+    A loss can stay finite with such weights, as a ReLU makes 0 of a NaN.
+    """
+    for weight in weights:
+        if "float" in weight.dtype and not tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(weight.value))):
+            return str(weight.path)
+    return None
+
+
 def too_large(batch_size: int, error: tf.errors.ResourceExhaustedError) -> UserError:
-    """Return the error for a batch that does not fit in memory; it names half of the batch."""
+    """Return the error for a batch that does not fit in memory. It suggests half of the batch."""
     half = max(batch_size // 2, 1)
     return UserError(
         f"train.batch_size={batch_size} does not fit in memory ({error.message.partition(chr(10))[0][:200]})",
         f"{half} or less" if half < batch_size else "a smaller network or smaller images",
         f"train.batch_size={half}" if half < batch_size else "model=cnn",
     )
+
+
+def own_metrics(phase: Phase, scale: LossScale | None) -> dict[str, float]:
+    """Return the metrics of an epoch that no callback sees."""
+    metrics = {"train/phase": phase.index + 1.0} if phase.index or phase.later else {}
+    if scale is not None:
+        metrics["train/loss_scale"] = float(scale.value.numpy())
+        metrics["train/skipped_steps"] = float(scale.skipped_steps.numpy())
+    return metrics
+
+
+def why_stopped(callbacks: Sequence[keras.callbacks.Callback]) -> str:
+    """Return what stopped the training before its last epoch, as the end of a sentence."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.EarlyStopping) and callback.stopped_epoch:
+            return f": no better {callback.monitor} for {callback.patience} epochs"
+    return ", by a callback"
 
 
 def tracked(name: str) -> str:
@@ -147,7 +209,7 @@ def result_of(model: Model, progress: Progress, best: BestWeights, settings: Tra
 
 
 def gpu_peak(strategy: Strategy) -> dict[str, float]:
-    """Return `memory/gpu_peak_mib`, the most memory that this host's fullest GPU has held; nothing without GPUs."""
+    """Return `memory/gpu_peak_mib`, the peak of memory of this host's fullest GPU; nothing without GPUs."""
     if not all("GPU" in device for device in strategy.devices):
         return {}
     names = [device.name.rpartition("/device:")[2] for device in tf.config.list_logical_devices("GPU")]

@@ -2,12 +2,10 @@
 
 import math
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 
 from stages.callbacks import build_callbacks, prepare_callbacks, save_weights
@@ -22,7 +20,6 @@ from stages.evaluation.predictions import check_finite
 from stages.evaluation.test_set import validation_facts
 from stages.networks.precision import keras_floats
 from stages.optimization.ema import EMA
-from stages.optimization.loss_scale import LEAST_SCALE
 from stages.optimization.optimizers import build_optimizer, last_rate, learning_rate
 from stages.optimization.xla import reason_of_xla
 from stages.reporter import Reporter, Stop
@@ -33,10 +30,14 @@ from stages.training.engines import engine_for
 from stages.training.outcome import (
     diverged,
     gpu_peak,
+    own_metrics,
+    refuse_divergence,
+    refuse_invalid_weights,
     report_completed,
     report_epoch,
     result_of,
     too_large,
+    why_stopped,
     write_files,
 )
 from stages.training.phases import Phase, plan_phases, starting_point
@@ -179,7 +180,7 @@ class Trainer:
             callbacks.on_train_batch_begin(progress.done)
             logs = progress.logs = self._take_steps(stop)
             loss = logs.get("loss", 0.0)  # missing only if the network's own `train_step` does not return it
-            self._check_finite(loss)
+            refuse_divergence(progress, self.phase.settings, loss, self.engine.state.loss_scale)
             callbacks.on_train_batch_end(progress.done - 1, logs)
             note = f"epoch {progress.epoch + 1}/{self.all_epochs}  loss {loss:.4f}  {progress.clock.speed}"
             self.reporter.progress(progress.step, self.per_epoch * self.all_epochs, note)
@@ -216,13 +217,6 @@ class Trainer:
         progress.done = progress.done + steps
         return logs
 
-    def _check_finite(self, loss: float) -> None:
-        scale = self.engine.state.loss_scale
-        if scale is not None and float(scale.value.numpy()) < LEAST_SCALE:
-            raise diverged(self.progress, self.phase.settings, "float16 overflows even at the smallest loss scale")
-        if scale is None and not math.isfinite(loss):  # with a scale, steps that overflow are skipped and not counted
-            raise diverged(self.progress, self.phase.settings, f"the loss is {loss}")
-
     def _validate(self) -> None:
         """Add loss and metrics of the validation split to the logs. For callbacks it is a validation of one batch."""
         progress, callbacks, val = self.progress, self.callbacks, self.examples.val
@@ -234,8 +228,7 @@ class Trainer:
         if not math.isfinite(scores.loss):
             why = f"the validation loss is {scores.loss}{self._not_finite()}"
             raise diverged(progress, self.phase.settings, why)
-        if (invalid := first_invalid(self.engine.scored.network.trainable_weights)) is not None:
-            raise diverged(progress, self.phase.settings, f"the weight {invalid} is not finite")
+        refuse_invalid_weights(progress, self.phase.settings, self.engine.scored.network)
         logs = {"loss": scores.loss, **scores.metrics}
         callbacks.on_test_batch_end(0, logs)
         callbacks.on_test_end(logs)
@@ -244,7 +237,8 @@ class Trainer:
     def _end_epoch(self, stop: Stop) -> None:
         """Report the epoch, and decide whether the phase is finished."""
         progress = self.progress
-        report_epoch(progress, self._own_metrics(), self.all_epochs, self.model.task, self.reporter)
+        own = own_metrics(self.phase, self.engine.state.loss_scale)
+        report_epoch(progress, own, self.all_epochs, self.model.task, self.reporter)
         progress.epoch = progress.epoch + 1
         progress.done = 0
         [self.network.stop_training] = any_worker(self.strategy, [bool(self.network.stop_training)])
@@ -252,7 +246,8 @@ class Trainer:
         if not progress.finished:
             self._keep(stop)
         elif progress.epoch < self.last_epoch:
-            self.reporter.log(f"stopped early after epoch {progress.epoch} of {self.all_epochs}{self._why()}")
+            why = why_stopped(self.callbacks.callbacks)
+            self.reporter.log(f"stopped early after epoch {progress.epoch} of {self.all_epochs}{why}")
 
     def _keep(self, stop: Stop) -> None:
         """Write a checkpoint if one is due or the run should stop; several workers decide together.
@@ -302,22 +297,6 @@ class Trainer:
         record = Record(self.params, gpu_peak(self.strategy), files, summary=facts)
         return result_of(engine.whole, self.progress, best, settings, record)
 
-    def _why(self) -> str:
-        """Return what stopped the training before its last epoch."""
-        for callback in self.callbacks.callbacks:
-            if isinstance(callback, keras.callbacks.EarlyStopping) and callback.stopped_epoch:
-                return f": no better {callback.monitor} for {callback.patience} epochs"
-        return ", by a callback"
-
-    def _own_metrics(self) -> dict[str, float]:
-        """Return the metrics of the epoch that no callback sees."""
-        scale = self.engine.state.loss_scale
-        metrics = {"train/phase": self.phase.index + 1.0} if self.phase.index or self.phase.later else {}
-        if scale is not None:
-            metrics["train/loss_scale"] = float(scale.value.numpy())
-            metrics["train/skipped_steps"] = float(scale.skipped_steps.numpy())
-        return metrics
-
     def _not_finite(self) -> str:
         """Name a validation example whose answer is not finite, as one of its numbers may be the cause."""
         val, model = self.examples.val, self.engine.scored
@@ -332,14 +311,3 @@ class Trainer:
     @property
     def _batch_of_scores(self) -> int:
         return min(max(self.settings.batch_size, BATCH), self.scorer.most)
-
-
-def first_invalid(weights: Sequence[keras.Variable]) -> str | None:
-    """Return the path of the first weight with a NaN or an infinity; None if all are finite.
-
-    A loss can stay finite with such weights, as a ReLU makes 0 of a NaN.
-    """
-    for weight in weights:
-        if "float" in weight.dtype and not tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(weight.value))):
-            return str(weight.path)
-    return None

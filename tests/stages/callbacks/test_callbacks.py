@@ -16,7 +16,7 @@ from stages.export import export
 from stages.results import Model, Trained
 from stages.settings.results import ExportSettings
 from stages.settings.train import CosineSettings, PlateauSettings, ScheduleSettings, SgdSettings
-from stages.training.trainer import first_invalid
+from stages.training.outcome import first_invalid
 from tests.stages.experiments import built_of, mirrored, one_device, real_digits, settings, small_cnn
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper
