@@ -1,4 +1,4 @@
-"""The callbacks of a training: its own, those of debug runs and the user's; built, and prepared for each phase."""
+"""The callbacks of a training: the built-in ones, those of debug runs, and those of the user."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from stages.targets import made_of
 from stages.tasks.task import Task
 
 FOLDER = "profile"
-"""The profiler's, in a run's folder."""
+"""Name of the profiler's folder in a run's folder."""
 
 TRACED_EPOCH = 1
-"""The second one is traced: in the first, the step is traced and compiled, and the number of steps in a call chosen."""
+"""Index of the epoch that is profiled. In the first one, TensorFlow traces and compiles the step."""
 
 
 class BestWeights(keras.callbacks.Callback):
-    """Keeps the weights of the epoch with the best `monitor`; of equal ones, the first.
+    """Keeps the weights of the epoch with the best `monitor`, the first one if several are equal.
 
     A value that is not finite is never the best.
     """
@@ -53,10 +53,11 @@ class BestWeights(keras.callbacks.Callback):
             self.model.set_weights(self.weights)
 
     def save(self, path: Path, network: keras.Model) -> None:
-        """Writes the best weights to `path` (`.weights.h5`), whole or not at all; `network` keeps its own.
+        """Write the best weights to a file, atomically. The weights of `network` do not change.
 
         Args:
-            network: the trained one or a copy of it.
+            path: The file, which ends with `.weights.h5`.
+            network: The trained network or a copy of it.
         """
         current = network.get_weights()
         network.set_weights(self.weights)
@@ -65,21 +66,19 @@ class BestWeights(keras.callbacks.Callback):
 
 
 def save_weights(network: keras.Model, path: Path) -> None:
-    """Writes the weights to `path` (`.weights.h5`), whole or not at all."""
+    """Write the weights to `path`, which ends with `.weights.h5`, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, network.save_weights)
 
 
 class Profiler(keras.callbacks.Callback):
-    """Traces at least `steps` steps of the second epoch, into the run's folder; whole calls, as many as have these.
-
-    folder: the run's, set by the training; empty: nothing is traced.
-    """
+    """Traces at least `steps` steps of the second epoch to the run's folder. Only whole calls are traced."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
         self.steps = steps
-        self.folder = ""  # text, which a checkpoint can hold
+        self.folder = ""  # text, which a checkpoint can contain
+        """The run's folder, which the training sets. Empty: nothing is traced."""
         self._is_on = False
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
@@ -101,7 +100,7 @@ class Profiler(keras.callbacks.Callback):
 
 
 class OneBatch(keras.callbacks.Callback):
-    """Switches dropout and noise off before the first step is traced, and stops once the loss is `enough`."""
+    """Switches dropout and noise off before the first step is traced, and stops when the loss reaches `enough`."""
 
     def __init__(self, enough: float) -> None:
         super().__init__()
@@ -117,7 +116,7 @@ class OneBatch(keras.callbacks.Callback):
 
 
 def switch_noise_off(network: keras.Model) -> None:
-    """Sets the rates of all dropout layers in `network`, and of those that add noise, to 0."""
+    """Set the rates of all layers in `network` with dropout or noise to 0."""
     for layer in all_layers(network):
         if hasattr(layer, "seed_generator"):
             for setting in {"rate", "stddev"} & vars(layer).keys():
@@ -125,14 +124,12 @@ def switch_noise_off(network: keras.Model) -> None:
 
 
 class Callbacks(keras.callbacks.CallbackList):
-    """Keras' list, which keeps the numbers that callbacks add to the logs of an epoch, or replace in them.
-
-    with_initial: the callbacks, each with the attributes that it had at first, and since `on_train_begin`.
-    """
+    """Keras' list of callbacks, which keeps the numbers that they add to the logs of an epoch, or replace in them."""
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
         super().__init__(callbacks)
         self.with_initial = [(callback, [state_of(callback, "", {})[0]]) for callback in callbacks]
+        """Each callback with the attributes that it had at first, and after `on_train_begin`."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         super().on_train_begin(logs)
@@ -152,7 +149,7 @@ class Callbacks(keras.callbacks.CallbackList):
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return what is a number in `values`, as a float."""
+    """Return the numbers in `values` as floats."""
     return {name: number for name, value in values.items() if (number := as_number(value)) is not None}
 
 
@@ -218,14 +215,16 @@ def build_callbacks(
 
 
 def prepare_callbacks(callbacks: Callbacks, settings: TrainSettings, continues: bool) -> None:
-    """Prepares all callbacks for a phase of the training, before `on_train_begin` is called for it.
+    """Prepare all callbacks for a phase of the training, before `on_train_begin` is called for it.
 
     Early stopping and plateau start again in every phase, by `on_train_begin`: their patience, their best value, and
-    the least learning rate, which is relative to the phase's own. The best weights are those of all phases.
+    the smallest learning rate, which is relative to the phase's peak. The best weights are those of all phases.
 
     Args:
-        settings: of the phase. continues: whether the run has trained before, in this phase or another; a CSVLogger
-            then appends to its file.
+        callbacks: The callbacks.
+        settings: The settings of the phase.
+        continues: Whether the run has trained before, in this phase or an earlier one. A CSVLogger then appends to its
+            file.
     """
     for callback in callbacks.callbacks:
         if continues and isinstance(callback, keras.callbacks.CSVLogger):
@@ -241,11 +240,11 @@ _SETTING_RATES = (keras.callbacks.ReduceLROnPlateau, keras.callbacks.LearningRat
 def _refuse_useless(
     callbacks: Mapping[str, keras.callbacks.Callback], settings: TrainSettings, logs: Sequence[str]
 ) -> None:
-    """Refuse callbacks of the user's that would fail at their first use, or never do anything.
+    """Refuse callbacks of the user that would fail at their first use, or never do anything.
 
     Raises:
-        UserError: for one that sets a learning rate which a schedule sets, or monitors a metric that is not logged, or
-            swaps the weights alone.
+        UserError: For a callback that sets a learning rate which a schedule sets, monitors a metric that is not logged,
+            or swaps the weights without the statistics of BatchNorm.
     """
     known = [*logs, "learning_rate"]
     adding = [c for c in callbacks.values() if not type(c).__module__.startswith("keras.")]

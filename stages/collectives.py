@@ -1,7 +1,7 @@
 """Sums over replicas, and collectives between the workers of a cluster outside a training step.
 
-With a single process the collectives are no-ops. All workers must call them, in the same order: a worker that does not
-come stops the others.
+With a single process the collectives are no-ops. All workers must call them in the same order. If a worker does not
+call one, the others wait for it.
 """
 
 import functools
@@ -15,26 +15,26 @@ from stages.errors import UserError
 from stages.results import Strategy
 
 CHUNK = 2**22
-"""Numbers of 8 bytes in one message."""
+"""Number of values of 8 bytes in one message."""
 
 ABORTED = "Collective ops is aborted by:"
-"""Words of TensorFlow's error where a collective ends without its result. The code differs: a worker that hears from
-nobody reports a missed deadline, the others that it is not available.
+"""Beginning of TensorFlow's error if a collective ends without its result. The error codes differ: a worker that
+receives nothing reports a missed deadline, and the others report that it is not available.
 """
 
 
 def has_workers(strategy: Strategy) -> bool:
-    """Returns whether several processes train together, each with its own copy of the variables."""
+    """Return whether several processes train together, each with its own copy of the variables."""
     return isinstance(strategy.distribution, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 def is_chief(strategy: Strategy) -> bool:
-    """Returns whether this process is the one that writes."""
+    """Return whether this process is the one that writes."""
     return not has_workers(strategy) or bool(strategy.distribution.extended.should_checkpoint)
 
 
 def replicas_here(distribution: tf.distribute.Strategy) -> tuple[range, int]:
-    """Returns the replicas of this process, and how many there are."""
+    """Return the replicas of this process, and the number of all replicas."""
     contexts: list[tf.distribute.experimental.ValueContext] = []
 
     def note(context: tf.distribute.experimental.ValueContext) -> np.ndarray:
@@ -49,12 +49,13 @@ def replicas_here(distribution: tf.distribute.Strategy) -> tuple[range, int]:
 
 @contextmanager
 def others_needed(when: str = "") -> Iterator[None]:
-    """Turns TensorFlow's error for a lost worker, raised inside the block, into one line.
+    """Turn TensorFlow's error for a lost worker, raised inside the block, into one line.
 
-    when: it was lost, where that is known better than by the stage: "at step 5".
+    Args:
+        when: When the worker was lost, such as "at step 5"; empty if only the stage is known.
 
     Raises:
-        UserError: where another worker is lost.
+        UserError: If another worker is lost.
     """
     try:
         yield
@@ -71,7 +72,7 @@ def others_needed(when: str = "") -> Iterator[None]:
 
 
 def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
-    """Returns the sum of what the workers give, arrays of one shape and of a dtype that collectives send."""
+    """Return the sum of the workers' arrays, which have the same shape and a dtype that collectives support."""
     if not has_workers(strategy) or not values.size:
         return values
     reduce = _reduction(strategy.distribution)
@@ -84,18 +85,18 @@ def sum_over_workers(strategy: Strategy, values: np.ndarray) -> np.ndarray:
 
 
 def mean_over_workers(strategy: Strategy, value: float) -> float:
-    """Returns the mean of the workers' values. Also a barrier."""
+    """Return the mean of the workers' values. It is also a barrier."""
     total, count = sum_over_workers(strategy, np.array([value, 1.0], np.float32))
     return float(total / count)
 
 
 def any_worker(strategy: Strategy, flags: Sequence[bool]) -> list[bool]:
-    """Returns for each flag whether any worker has set it."""
+    """Return for each flag whether any worker has set it."""
     return [bool(total > 0) for total in sum_over_workers(strategy, np.array(flags, np.float32))]
 
 
 def from_chief(strategy: Strategy, content: bytes) -> bytes:
-    """Returns the chief's `content`; that of other workers is ignored."""
+    """Return the chief's `content`. The content of other workers is ignored."""
     if not has_workers(strategy):
         return content
     content = content if is_chief(strategy) else b""
@@ -106,7 +107,7 @@ def from_chief(strategy: Strategy, content: bytes) -> bytes:
 
 @functools.cache
 def _reduction(distribution: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the sum of a vector over workers, each of which counts once, traced once."""
+    """Return a function, traced once, that sums a vector over the workers, each of which counts once."""
 
     @tf.function(reduce_retracing=True, autograph=False)
     def reduced(numbers: tf.Tensor) -> tf.Tensor:
@@ -122,10 +123,10 @@ def _reduction(distribution: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf
 
 
 class Totals:
-    """Named float64 sums: each replica adds to its own, and reading gives the sum of all.
+    """Named float64 sums: each replica adds to its own, and reading returns the sum of all.
 
-    Keras' metrics read, add and write back, which loses counts where replicas share a variable.
-    Make it in the strategy's scope; `add` in a replica, `read` and `reset` outside.
+    Keras' metrics read, add and write back, which loses counts if replicas share a variable. Create this in the
+    strategy's scope, call `add` in a replica, and `read` and `reset` outside.
     """
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:

@@ -72,7 +72,7 @@ class EMA:
 
 
 def _like(variable: keras.Variable) -> keras.Variable:
-    """Return a variable with the value of another, where that one is."""
+    """Return a new variable with the value of `variable`, on the same device."""
     with tf.distribute.get_strategy().extended.colocate_vars_with(variable.value):
         average = keras.Variable(
             keras.initializers.Zeros(), variable.shape, variable.dtype, trainable=False, name="average"

@@ -33,14 +33,14 @@ def prepare(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Var
 
 
 def update_step_of(optimizer: keras.optimizers.Optimizer) -> Callable[[tf.Tensor, tf.Variable, tf.Tensor], None]:
-    """The optimizer's `update_step`, of gradient, variable and rate; for Adam and AdamW one operation a variable.
+    """Return the optimizer's `update_step`, which for Adam and AdamW is one operation per variable.
 
-    Keras composes an update of a dozen operations for each variable, which take longer to trace, optimize and start
-    than to compute: a network of a hundred small variables spends more on them than on its gradients.
+    Keras composes an update from a dozen operations per variable, which take longer to trace, optimize and start than
+    to compute. A network with a hundred small variables spends more time on them than on its gradients.
 
-    Equal up to rounding in float32 and float64, for the very classes of Keras, not for classes that extend them. In
-    float32 Keras' Adam differs from its own formula by up to 2.4e-5 of an update, as it rounds `1 - beta_2` in one
-    place and `beta_2` in another; the operation rounds `beta_2` alone.
+    The result is equal up to rounding in float32 and float64. It is used only for the classes of Keras themselves, not
+    for classes that extend them. In float32 Keras' Adam differs from its own formula by up to 2.4e-5 of an update,
+    because it rounds `1 - beta_2` in one place and `beta_2` in another. The operation rounds only `beta_2`.
     """
     own = optimizer.update_step
     if type(optimizer) not in (keras.optimizers.Adam, keras.optimizers.AdamW) or optimizer.amsgrad:

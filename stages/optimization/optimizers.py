@@ -36,7 +36,7 @@ def build_optimizer(settings: kinds.OptimizerSettings, rate: Rate) -> keras.opti
 
 
 def clipping_of(optimizer: keras.optimizers.Optimizer) -> str:
-    """Returns the name of the setting by which `optimizer` clips gradients; empty without one."""
+    """Return the name of the setting by which `optimizer` clips gradients; empty if it does not."""
     return next((name for name in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(optimizer, name, None)), "")
 
 
@@ -51,7 +51,7 @@ def _built(settings: kinds.OptimizerSettings, rate: Rate) -> keras.optimizers.Op
 
 
 _OF_TRAINING = ("global_clipnorm", "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
-"""Arguments of `keras.optimizers.Optimizer` that change how it applies gradients; there are settings instead."""
+"""Arguments of `keras.optimizers.Optimizer` that change how it applies gradients. Use the settings instead."""
 
 
 def _custom(settings: kinds.CustomOptimizerSettings, rate: Rate) -> keras.optimizers.Optimizer:
@@ -73,7 +73,7 @@ def _custom(settings: kinds.CustomOptimizerSettings, rate: Rate) -> keras.optimi
 
 
 def _exact(number: float) -> float:
-    """Returns a number of which Keras' schedules make a tensor of its default dtype: of Python's, one of float32."""
+    """Return a number that Keras' schedules convert to its default dtype. They convert Python's numbers to float32."""
     return np.float64(number) if keras.config.floatx() == "float64" else number
 
 
@@ -81,13 +81,13 @@ _BIAS = re.compile(r"(^|_)bias(es)?(_|$)")
 
 
 def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.Variable]:
-    """Weights of `network` that do not decay, by `optimizer.decay_exclude`.
+    """Return the weights of `network` that do not decay, by `optimizer.decay_exclude`.
 
-    As in the field (timm, nanoGPT), biases and whatever has a single dimension, as scales of normalizations have, are
-    left out by default; embeddings decay.
+    As in timm and nanoGPT, biases and weights with a single dimension, such as the scales of normalizations, do not
+    decay by default. Embeddings do.
 
     Raises:
-        UserError: for a pattern that matches no weight.
+        UserError: If a pattern does not match any weight.
     """
     known: dict[str, Callable[[keras.Variable], bool]] = {
         "bias": lambda variable: _BIAS.search(variable.name) is not None,
@@ -108,17 +108,21 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
 
 
 def exclude_from_decay(optimizer: keras.optimizers.Optimizer, network: keras.Model, entries: Sequence[str]) -> None:
-    """Leave weights out of weight decay, see `decay_excluded`; call it before the optimizer is built."""
+    """Exclude weights from weight decay, see `decay_excluded`. Call this before the optimizer is built."""
     optimizer.exclude_from_weight_decay([variable.value for variable in decay_excluded(network, entries)])
 
 
 def learning_rate(
     peak: float, settings: kinds.ScheduleSettings, steps_per_epoch: int, epochs: int, shift: int = 0
 ) -> Rate:
-    """Returns the rate by step, counted from 0; `settings` count in epochs, so that they hold for every batch size.
+    """Return the learning rate as a function of the step, counted from 0, or as a number if it is constant.
 
     Args:
-        shift: steps of the schedule that precede the optimizer's first.
+        peak: The peak learning rate.
+        settings: The schedule. It counts in epochs, so it does not depend on the batch size.
+        steps_per_epoch: The number of steps of an epoch.
+        epochs: The number of epochs.
+        shift: The number of steps of the schedule before the first step of the optimizer.
     """
     total = steps_per_epoch * epochs
     warmup = min(round(settings.warmup_epochs * steps_per_epoch), total - 1)
@@ -148,7 +152,7 @@ def _custom_schedule(settings: kinds.CustomScheduleSettings, peak: float, steps:
 
 
 def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
-    """Returns the rate of the optimizer's last step; `learning_rate` is already that of the next."""
+    """Return the rate of the optimizer's last step; `learning_rate` is already the rate of the next one."""
     value = rate(optimizer.iterations - 1) if callable(rate) else optimizer.learning_rate
     return float(keras.ops.convert_to_numpy(value))
 
@@ -156,7 +160,8 @@ def last_rate(optimizer: keras.optimizers.Optimizer, rate: Rate) -> float:
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear growth from 0 to `peak` over `warmup` steps, then `after`: a rate, or a function of the steps since.
 
-    shift: steps that precede the optimizer's first.
+    Attributes:
+        shift: The number of steps of the schedule before the first step of the optimizer.
     """
 
     def __init__(self, peak: float, warmup: int, after: Any, shift: int = 0) -> None:
