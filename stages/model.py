@@ -291,15 +291,15 @@ def _refuse_untracked(network: keras.Model, task: Task) -> None:
 
 def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:
     """Refuse outputs for two examples that are not what `task` takes."""
-    classes = task.head.units
+    units, shape = task.head.units, (2, *task.head.shape)
     dtype = "float64" if policy == "float64" else "float32"
-    if not tf.is_tensor(outputs) or outputs.shape != (2, classes) or outputs.dtype.name != dtype:
+    if not tf.is_tensor(outputs) or outputs.shape != shape or outputs.dtype.name != dtype:
         shown = (
             f"{outputs.dtype.name} of shape {tuple(outputs.shape)}" if tf.is_tensor(outputs) else f"{outputs!r:.200}"
         )
         raise UserError(
             f"for two examples, the network returns {shown}",
-            f"a single output, {dtype} of shape (2, {classes})",
-            f'a last layer keras.layers.Dense({classes}, dtype="{dtype}")',
+            f"a single output, {dtype} of shape {shape}",
+            f'a last layer keras.layers.Dense({units}, dtype="{dtype}")',
         )
     task.head.check(outputs.numpy())

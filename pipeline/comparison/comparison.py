@@ -20,7 +20,7 @@ from stages.evaluation.paired_tests import (
     metric_difference,
     pooled_between_seeds,
 )
-from stages.metrics.known import KNOWN
+from stages.metrics.known import known_metric
 
 
 @dataclass(frozen=True)
@@ -229,12 +229,11 @@ def _differences(rows: Sequence[Row], base: Row | None) -> tuple[dict[Row, Metri
         warnings.append(f"there is no interval and no p-value for {labels}: {reason}")
     if base not in known:
         return {}, warnings
+    by = known_metric(metric, not is_lower_better(metric, base.runs[0].summary.task))
     pooled = pooled_between_seeds([np.stack([*row.by_seed(values).values()]) for row in known])
     pairs = {row: pair(base, row, values) for row in known if row is not base}
     differences = {
-        row: metric_difference(
-            np.stack(both.first), np.stack(both.second), both.is_paired, pooled, metric=KNOWN[metric]
-        )
+        row: metric_difference(np.stack(both.first), np.stack(both.second), both.is_paired, pooled, metric=by)
         for row, both in pairs.items()
     }
     return differences, warnings

@@ -158,7 +158,7 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
         confidence: Of the interval.
     """
     task, train = dataset.task, dataset.train
-    trivial = task.view.trivial(task, train.target_values, train.weights)
+    trivial = task.view.trivial(task, train)
     if trivial is None:
         return None
     column = task.view.column
@@ -205,8 +205,7 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
         return None
     theirs = {**known, **standard}
     values = task.view.values(task.comparable, theirs, task.names, confidence, bins)
-    whole = dataset.train
-    is_imbalanced = task.view.is_imbalanced(task.names, whole.target_values, whole.weights)
+    is_imbalanced = task.view.is_imbalanced(task.names, dataset.train)
     by_loss = _difference(LogLoss(), theirs, predicted, confidence) if is_imbalanced else None
     return Baseline(fit.name, values, _difference(metric, theirs, predicted, confidence), len(train), by_loss)
 

@@ -169,19 +169,19 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     assert dataset.encoder is not None
     task, network, encode = model.task, model.on_one_device().network, encoding(dataset.encoder)
     test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
-    train = dataset.train
-    is_imbalanced = task.view.is_imbalanced(task.names, train.target_values, train.weights)
+    is_imbalanced = task.view.is_imbalanced(task.names, dataset.train)
     metric: Metric = LogLoss() if is_imbalanced else task.comparable[0]
     batch = scoring_batch(network)
-    columns = {name: column[:] for name, column in test.features.items()}
+    columns, targets = {name: column[:] for name, column in test.features.items()}, test.target_values
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def predict(inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        return task.head.rows(network(network_input(inputs), training=False))
+    def predict(inputs: dict[str, tf.Tensor], targets: tf.Tensor) -> tf.Tensor:
+        return task.head.rows(targets, network(network_input(inputs), training=False))
 
     def of_examples(permuted: dict[str, np.ndarray]) -> np.ndarray:
         given = {**columns, **permuted}
-        parts = [predict(encode(given, slice(start, start + batch))) for start in range(0, len(test), batch)]
+        slices = [slice(start, start + batch) for start in range(0, len(test), batch)]
+        parts = [predict(encode(given, rows), tf.constant(targets[rows])) for rows in slices]
         answers = np.concatenate(parts)
         safe_place()
         values = metric.by_example(columns_of(test, task, np.nan_to_num(answers))).astype(np.float64)

@@ -138,7 +138,7 @@ def _compiled(
         for penalty in network.losses:
             loss += tf.cast(penalty, tf.float64) * tf.cast(examples, tf.float64)
         totals.add(loss=loss, examples=examples, **task.add_all(targets, outputs, weights))
-        return task.head.rows(outputs) if predicts else outputs
+        return task.head.rows(targets, outputs) if predicts else outputs
 
     @tf.function(reduce_retracing=True, autograph=False)
     def compiled(batches: tf.data.Iterator, steps: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -14,7 +14,8 @@ from stages.errors import UserError
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.evaluation.test_set import EXAMPLES, PIXELS, facts_of, numbers_of
 from stages.features.kinds import IMAGES
-from stages.metrics.known import KNOWN
+from stages.metrics.estimates import Sample
+from stages.metrics.known import INFLUENCE, known_metric, recorded
 from stages.metrics.metric import Metric
 from stages.settings.places import regular_file
 from stages.storage.atomic import atomic_write
@@ -26,6 +27,9 @@ CLASSES = "class_names"
 
 METRIC = "metric"
 """The metric by which the predictions are compared with others, in the metadata of their file."""
+
+LOWER = b"lower_is_better"
+"""Whether less of a custom metric is better, `true`, in the metadata."""
 
 SETTING = "evaluate.against"
 
@@ -52,8 +56,9 @@ def read_by_example(path: Path) -> tuple[Metric, np.ndarray]:
     Raises:
         KeyError: If nothing is known of each example for that metric, or a value is not finite.
     """
-    name = (pq.read_schema(regular_file(path)).metadata or {}).get(METRIC.encode(), b"accuracy").decode()
-    metric = KNOWN[name]
+    metadata = pq.read_schema(regular_file(path)).metadata or {}
+    name = metadata.get(METRIC.encode(), b"accuracy").decode()
+    metric = known_metric(name, metadata.get(LOWER, b"false") == b"false")
     values = metric.by_example(read_columns(path, ("example", "file", "probabilities")))
     if not np.isfinite(values).all():
         raise KeyError(f"{name} is not finite")
@@ -68,7 +73,7 @@ def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.nda
     """
     beside = {"weight": split.weights, "group": split.groups}
     given = {name: column for name, column in beside.items() if column is not None}
-    return {**given, task.view.column: np.asarray(split.target_values), **task.head.columns(values)}
+    return {**given, **task.view.target_columns(split), **task.head.columns(values)}
 
 
 def check_finite(values: np.ndarray, split: Split, task: Task, where: str, policy: str) -> None:
@@ -149,8 +154,8 @@ def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) 
     One row an example, in the split's order: `example`, its number in the source (int64; its place in the split where
     the source has none); `file`, where the source has files; the target; `weight`, where examples have weights;
     `group`, int64, where they belong to groups; and the columns of the task, such as `predicted` (int32) and
-    `probabilities`, float32 [classes]. The names of the task, its first metric and the facts of `facts_of` are in the
-    metadata of the file's schema.
+    `probabilities`, float32 [classes]; and `influence`, float64, if the first metric is a custom one. The names of the
+    task, its first metric and the facts of `facts_of` are in the metadata of the file's schema.
 
     Args:
         values: see `columns_of`.
@@ -158,8 +163,12 @@ def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) 
     columns = {"example": numbers_of(split)}
     if split.files is not None:
         columns["file"] = np.array(split.files, object)
-    columns |= columns_of(split, task, values)
+    columns |= (known := columns_of(split, task, values))
+    if task.metrics[0].has_estimate:
+        columns |= recorded(task.metrics[0], known, Sample.of(known).parts)
     facts = {CLASSES: json.dumps(list(task.names)), METRIC: task.primary, **facts_of(split)}
+    if INFLUENCE in columns and not task.metrics[0].higher_is_better:
+        facts[LOWER.decode()] = "true"
     table = pa.table({name: _arrow(column) for name, column in columns.items()}, metadata=facts)
     atomic_write(path, partial(pq.write_table, table))
 
@@ -177,7 +186,7 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDif
         KeyError: where they are not compared by the same metric, or by one that says nothing of single examples.
     """
     (metric, ours), (of_other, theirs) = read_by_example(path), read_by_example(other)
-    if of_other != metric:
+    if of_other.name != metric.name:
         raise KeyError(f"different metrics: {metric.name} and {of_other.name}")
     if len(ours) != len(theirs):
         raise KeyError("only one of them has groups")

@@ -258,5 +258,5 @@ def _sums(metric: Metric, columns: Mapping[str, tf.Tensor], weights: tf.Tensor, 
 
 def _outputs(task: Task, count: int) -> tf.Tensor:
     """Returns outputs such as a network may return: between 0 and 1, so that they pass for logits and probabilities."""
-    outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, task.head.units))
-    return tf.constant(outputs / np.maximum(outputs.sum(axis=1, keepdims=True), 1.0), tf.float32)
+    outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, *task.head.shape))
+    return tf.constant(outputs / np.maximum(outputs.sum(axis=-1, keepdims=True), 1.0), tf.float32)

@@ -23,6 +23,7 @@ from stages.tasks.task import Task
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stages.data.split import Split
     from stages.results import Dataset
     from stages.settings.results import EvaluateSettings
     from stages.settings.train import TrainSettings
@@ -230,7 +231,7 @@ class ClassHead(ProbabilityHead):
         """See `Head`."""
         return len(self.targets.names) + 1
 
-    def rows(self, outputs: tf.Tensor) -> tf.Tensor:
+    def rows(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         """Return probabilities and, in a last column, the predicted class, by the outputs in their own precision."""
         wide = outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
         predicted = self.classes(outputs, tf.int32)
@@ -312,19 +313,17 @@ class ClassView(View):
         """See `View`."""
         return draw_classes(Predicted.of(columns), dataset, settings, folder)
 
-    def is_imbalanced(self, names: Sequence[str], targets: np.ndarray, weights: np.ndarray | None) -> bool:
+    def is_imbalanced(self, names: Sequence[str], train: Split) -> bool:
         """See `View`."""
-        return bool(means_of(targets, weights, len(names)).max() >= IMBALANCED)
+        return bool(means_of(train.target_values, train.weights, len(names)).max() >= IMBALANCED)
 
-    def trivial(self, task: Task, targets: np.ndarray, weights: np.ndarray | None) -> Trivial:
+    def trivial(self, task: Task, train: Split) -> Trivial:
         """Return the majority class, with the shares of the classes as probabilities."""
-        shares = means_of(targets, weights, len(task.names))
+        shares = means_of(train.target_values, train.weights, len(task.names))
         majority = int(shares.argmax())
         model = f'the majority-class baseline (always "{task.names[majority]}", {100 * shares[majority]:.1f}% of'
         metrics = (task.comparable[0], LogLoss())
-        return Trivial(
-            model, np.append(shares, majority), metrics, by_loss=self.is_imbalanced(task.names, targets, weights)
-        )
+        return Trivial(model, np.append(shares, majority), metrics, by_loss=self.is_imbalanced(task.names, train))
 
 
 def classification(names: Sequence[str], single_logit: bool = False) -> Task:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.split import Split
 from stages.metrics.classes import LogLoss
 from stages.metrics.estimates import Columns
 from stages.metrics.intervals import reported
@@ -128,10 +129,10 @@ class LabelView(View):
         """See `View`."""
         return report_labels(columns, names, confidence, metrics)
 
-    def trivial(self, task: Task, targets: np.ndarray, weights: np.ndarray | None) -> Trivial:
+    def trivial(self, task: Task, train: Split) -> Trivial:
         """Return the share of each label as its probability."""
         model = "the majority baseline (the more frequent value of each label in"
-        shares = means_of(targets, weights, len(task.names))
+        shares = means_of(train.target_values, train.weights, len(task.names))
         return Trivial(model, shares, (task.comparable[0], LogLoss()), by_loss=True)
 
     def not_beaten(self, names: Sequence[str], ours: Columns, trivial: Columns) -> list[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+    from stages.data.split import Split
     from stages.results import Dataset
     from stages.settings.results import EvaluateSettings
     from stages.settings.train import TrainSettings
@@ -77,6 +78,12 @@ class Targets(ABC):
 
         return tf.cast(targets, tf.float32)
 
+    def blank(self) -> tf.Tensor:
+        """Return targets of one example that can stand for any, as `soften` makes them."""
+        import tensorflow as tf
+
+        return tf.zeros((1, len(self.names)))
+
     def strata(self, targets: np.ndarray) -> np.ndarray | None:
         """Return the stratum of each example, int32 [N]. Each split gets the same part of each. None: no strata."""
         return None
@@ -96,7 +103,7 @@ class Targets(ABC):
 
 @dataclass(frozen=True)
 class Head(ABC):
-    """The meaning of a network's outputs: float32 [b, units], or wider, as its last layer returns them."""
+    """The meaning of a network's outputs: float32 [b, *shape], or wider, as its last layer returns them."""
 
     targets: Targets
 
@@ -107,6 +114,11 @@ class Head(ABC):
     def units(self) -> int:
         """Units of the network's last layer."""
         return len(self.targets.names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the network's outputs for an example."""
+        return (self.units,)
 
     def of_network(self, outputs: str) -> Self:
         """Return the head of a network that returns what `model.outputs` says, `logits` or `probabilities`."""
@@ -143,8 +155,11 @@ class Head(ABC):
 
         return tf.cast(targets, outputs.dtype), outputs
 
-    def rows(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return a row of numbers per example, float32 [b, width], from which `columns` makes columns."""
+    def rows(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Return a row of numbers per example, float32 [b, width], from which `columns` makes columns.
+
+        They are the predictions, or for large ones what metrics need of them, such as counts of pixels.
+        """
         return self.predictions(outputs)
 
     @property
@@ -253,6 +268,10 @@ class View:
     least: ClassVar[int] = 100
     """Minimum number of examples to report a difference: fewer may lack rare large errors."""
 
+    def target_columns(self, split: Split) -> dict[str, np.ndarray]:
+        """Return the columns of targets in `predictions.parquet`, [n] or [n, k], by name."""
+        return {self.column: split.target_values}
+
     def text(self, metric: str, value: float, higher_is_better: bool) -> str:
         """Return a loss or a metric as the line of an epoch has it: errors with four digits in all."""
         if value != value:
@@ -283,15 +302,15 @@ class View:
         """Draw plots of predictions to a run's folder, and return their paths."""
         return []
 
-    def is_imbalanced(self, names: Sequence[str], targets: np.ndarray, weights: np.ndarray | None) -> bool:
+    def is_imbalanced(self, names: Sequence[str], train: Split) -> bool:
         """Return whether one class has so many of the training examples that the accuracy can hardly tell models apart.
 
         If so, models are also compared by the log loss.
         """
         return False
 
-    def trivial(self, task: Task, targets: np.ndarray, weights: np.ndarray | None) -> Trivial | None:
-        """Return the trivial prediction for the targets of the training split; None if there is none."""
+    def trivial(self, task: Task, train: Split) -> Trivial | None:
+        """Return the trivial prediction, learned from the training split; None if there is none."""
         return None
 
     def not_beaten(self, names: Sequence[str], ours: Columns, trivial: Columns) -> list[str]:

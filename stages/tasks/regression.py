@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.split import Split
 from stages.metrics.estimates import Columns, Sample
 from stages.metrics.intervals import Result, reported
 from stages.metrics.metric import Metric
@@ -162,10 +163,12 @@ class NumberView(View):
         pairs = zip(dataset.task.names[:DRAWN], columns["target"].T, columns["prediction"].T, strict=False)
         return [plot_numbers(list(pairs), folder / "plots" / "predicted.png")]
 
-    def trivial(self, task: Task, targets: np.ndarray, weights: np.ndarray | None) -> Trivial:
+    def trivial(self, task: Task, train: Split) -> Trivial:
         """Return the mean of each target."""
         model = f"the mean baseline (always the mean of {some(task.names)} in"
-        return Trivial(model, means_of(targets, weights, len(task.names)), task.comparable, by_loss=False)
+        return Trivial(
+            model, means_of(train.target_values, train.weights, len(task.names)), task.comparable, by_loss=False
+        )
 
     def not_beaten(self, names: Sequence[str], ours: Columns, trivial: Columns) -> list[str]:
         """Return the targets whose R² is not above 0."""

@@ -103,7 +103,7 @@ class Task:
         """Shapes of what `add_all` returns, by name."""
         import tensorflow as tf
 
-        columns = self.head.known(tf.zeros((1, len(self.names))), tf.zeros((1, self.head.units)))
+        columns = self.head.known(self.targets.blank(), tf.zeros((1, *self.head.shape)))
         return {name: shape for metric in self.metrics for name, shape in metric.shapes(columns).items()}
 
     def add_all(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:

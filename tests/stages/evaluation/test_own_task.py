@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
 from stages.evaluate import evaluate
+from stages.evaluation.predictions import compare_predictions, write_predictions
 from stages.export import export
 from stages.metrics.keras_metric import KerasMetric
 from stages.metrics.metric import Fraction, NonNegativeMean
@@ -91,6 +93,20 @@ def near(task: Task) -> Task:
     return replace(task, metrics=(IsNear(),))
 
 
+class Bias(NonNegativeMean):
+    """The mean distance of a prediction from the target."""
+
+    name = "distance"
+
+    def values(self, columns: Mapping[str, Any], xp: Any) -> Any:
+        return xp.abs(columns["prediction"] - columns["target"])[:, 0]
+
+
+def biased(task: Task) -> Task:
+    """Returns the task with models compared by a metric of which less is better."""
+    return replace(task, metrics=(Bias(),))
+
+
 def of_keras(task: Task) -> Task:
     """Returns the task with a metric of Keras only."""
     return replace(task, metrics=(KerasMetric(keras.metrics.MeanAbsoluteError()),))
@@ -136,3 +152,22 @@ def test_one_definition_of_a_metric_is_used_in_tests_intervals_baselines_slices_
     slices = pd.read_csv(tmp_path / "test_slices.csv").set_index("slice")
     assert np.average(slices.near, weights=slices.examples) == pytest.approx(metrics["test/near"])
     assert pd.read_csv(tmp_path / "test_importance.csv").columns[1] == "near decrease"
+
+
+@pytest.mark.parametrize("name", ["near", "biased"])
+def test_runs_are_compared_by_a_metric_of_the_users_without_its_code(name: str, data: Dataset, tmp_path: Path) -> None:
+    """The file has the influences, so a comparison of runs imports nothing of the user's."""
+    task = {"near": near, "biased": biased}[name](data.task)
+    targets, random = data.test.target_values, np.random.default_rng(0)
+    found = []
+    for place, scale in enumerate((1.0, 3.0)):
+        rows = (targets + scale * random.normal(size=targets.shape)).astype(np.float32)
+        write_predictions(tmp_path / f"{place}.parquet", data.test, task, rows)
+        found.append(task.metrics[0].estimate({"target": targets, "prediction": rows}, np.ones(len(rows)))[0])
+    difference = compare_predictions(tmp_path / "1.parquet", tmp_path / "0.parquet", 0.95)
+    assert difference.difference == pytest.approx(found[1] - found[0])
+    assert difference.low < difference.difference < difference.high
+    assert (difference.metric, difference.is_better) == (task.primary, False)
+    assert "influence" in pq.read_schema(tmp_path / "0.parquet").names
+    write_predictions(tmp_path / "2.parquet", data.test, data.task, rows)
+    assert "influence" not in pq.read_schema(tmp_path / "2.parquet").names

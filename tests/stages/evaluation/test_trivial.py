@@ -46,7 +46,7 @@ def told(data: Dataset, rows: np.ndarray) -> Trivial:
 
 
 def is_imbalanced(data: Dataset) -> bool:
-    return data.task.view.is_imbalanced(data.task.names, data.train.target_values, data.train.weights)
+    return data.task.view.is_imbalanced(data.task.names, data.train)
 
 
 def of_class(probabilities: np.ndarray) -> np.ndarray:

@@ -49,7 +49,11 @@ TASKS: dict[str, tuple[Task, np.ndarray]] = {
 
 def columns_of(task: Task, targets: np.ndarray, outputs: tf.Tensor) -> Columns:
     """Returns the columns that a file of predictions has."""
-    return {task.view.column: targets, **task.head.columns(task.head.rows(outputs).numpy()), "weight": WEIGHTS}
+    return {
+        task.view.column: targets,
+        **task.head.columns(task.head.rows(tf.constant(targets), outputs).numpy()),
+        "weight": WEIGHTS,
+    }
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -162,11 +162,11 @@ def test_two_classes_with_one_logit_answer_as_with_two() -> None:
     two = tf.concat([tf.zeros_like(outputs), outputs], axis=1)
     targets = tf.constant(TARGETS["two"])
     np.testing.assert_allclose(one.loss.of_each(targets, outputs), TASKS["two"].loss.of_each(targets, two), atol=1e-6)
-    np.testing.assert_allclose(one.head.rows(outputs), TASKS["two"].head.rows(two), atol=1e-6)
+    np.testing.assert_allclose(one.head.rows(targets, outputs), TASKS["two"].head.rows(targets, two), atol=1e-6)
     layer = keras.Input((1,))
     as_layers = keras.Model(layer, one.head.as_layers(layer))
     np.testing.assert_allclose(as_layers(outputs), one.head.predictions(outputs), atol=1e-6)
-    predicted = one.head.columns(one.head.rows(outputs).numpy())["predicted"]
+    predicted = one.head.columns(one.head.rows(targets, outputs).numpy())["predicted"]
     np.testing.assert_array_equal(predicted, outputs[:, 0] > 0)
 
 
