@@ -72,7 +72,7 @@ def statistics(dataset: Dataset) -> Statistics:
     for name, split in dataset.splits.items():
         for key, feature in dataset.features.items():
             rows += [(name, len(split), *row) for row in feature.statistics(key, split)]
-    support = {name: dataset.task.targets.support(split.target_values) for name, split in dataset.splits.items()}
+    support = {name: dataset.task.targets.support(split.targets) for name, split in dataset.splits.items()}
     by_class = {name: counts for name, counts in support.items() if counts is not None}
     digests = {name: split.described.digests for name, split in dataset.splits.items()}
     repeated = {name: len(part) - len(np.unique(part)) for name, part in digests.items()}
@@ -243,7 +243,7 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     [(feature, image), *_] = images_of(dataset.features).items()
     pixels = image.ends
     labels = [[label] for label in drawable([*chosen])]
-    count = len(dataset.task.targets.groups(dataset.train.target_values))
+    count = len(dataset.task.targets.groups(dataset.train.targets))
     kind = "class" if dataset.task.targets.singular == "class" else "group"
     title = f"Training images by {kind} ({len(chosen)} of {count})"
     rows_of_images = [dataset.train.features[feature][rows] for rows in chosen.values()]
@@ -265,7 +265,7 @@ def examples(dataset: Dataset) -> dict[str, np.ndarray]:
 
     They are spread over the whole split, because neighbors are often from one source; fewer where the group has fewer.
     """
-    of_class = dataset.task.targets.groups(dataset.train.target_values).items()
+    of_class = dataset.task.targets.groups(dataset.train.targets).items()
     present = itertools.islice(((label, rows) for label, rows in of_class if len(rows)), CLASSES)
     return {label: rows[evenly_spread(len(rows), EXAMPLES)] for label, rows in present}
 

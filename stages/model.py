@@ -66,7 +66,7 @@ def model(
     policy = PrecisionSettings(policy=own, layers=patterns).lowest  # with float16 in any layer the loss is scaled
     layers = strategy.layers
     chosen = settings.task if isinstance(settings.task, TaskSettings) else TaskSettings()
-    task = chosen_task(dataset.task, chosen, dataset.train.target_values).of_network(settings.outputs)
+    task = chosen_task(dataset.task, chosen, dataset.train.targets).of_network(settings.outputs)
     function = import_target(str(target_of(settings.network)))
     arguments = arguments_of(settings.network)
     scaling = _scaling(function, arguments, dataset, reporter or Reporter())

@@ -55,6 +55,11 @@ def taken(column: Column, rows: np.ndarray) -> Column:
     return column.take(rows, axis=0, out=aligned, mode="clip")  # without the buffer of the other modes
 
 
+def held(column: Column, most: int | None = None) -> np.ndarray:
+    """Return the values of a column in memory: all of them, or the first `most`."""
+    return np.asarray(column[:most])
+
+
 def blocks_of(column: Column) -> Iterator[np.ndarray]:
     """Yield the values of a column, some rows at a time if it is read at each use."""
     step = max(1, column.shape[0]) if isinstance(column, np.ndarray) else max(1, CHUNK_BYTES // _row_bytes(column))

@@ -157,7 +157,7 @@ def check(dataset: Dataset) -> None:
             if key not in split.features:
                 raise UserError(f"{where} split has no column {key}", "a column for each feature")
             feature.check(where, key, split, name == "train")
-        dataset.task.targets.check(where, split.target_values)
+        dataset.task.targets.check(where, split.targets)
         _check_weights(where, split)
 
 

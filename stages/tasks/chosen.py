@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import Column, held
 from stages.errors import UserError
 from stages.metrics.keras_metric import KerasMetric
 from stages.metrics.metric import Metric
@@ -69,7 +70,7 @@ class CustomLoss(Loss):
             )
         return dataclasses.replace(self, head=head, standard=self.standard.with_head(head))
 
-    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+    def for_training(self, settings: TrainSettings, targets: Column) -> Self:
         """See `Loss`."""
         if settings.label_smoothing:
             raise UserError(
@@ -84,7 +85,7 @@ TRIED = 16
 """Training examples on which losses and metrics are tried."""
 
 
-def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Task:
+def chosen_task(found: Task, settings: TaskSettings, targets: Column) -> Task:
     """Returns the task of a network.
 
     Args:
@@ -108,7 +109,7 @@ def chosen_task(found: Task, settings: TaskSettings, targets: np.ndarray) -> Tas
         found = classification(found.names, single_logit=True)
     if settings._target_ is not None:
         found = _own_task(found, settings._target_)
-    some = targets[:TRIED]
+    some = held(targets, TRIED)
     if settings.loss:
         found = dataclasses.replace(found, loss=own_loss(settings.loss, found, some))
     for place, entry in enumerate(settings.metrics):

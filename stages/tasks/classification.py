@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import Column, held
 from stages.errors import UserError
 from stages.metrics.classes import Accuracy, LogLoss
 from stages.metrics.estimates import Columns
@@ -81,7 +82,7 @@ class WeightedLoss(Loss):
     class_weights: tuple[float, ...] | None = None
     """Factor of the loss by class or label; None: 1."""
 
-    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+    def for_training(self, settings: TrainSettings, targets: Column) -> Self:
         """See `Loss`.
 
         Raises:
@@ -99,7 +100,7 @@ class WeightedLoss(Loss):
         weights = None if weights is None else tuple(map(float, weights))
         return replace(self, label_smoothing=settings.label_smoothing, class_weights=weights)
 
-    def balanced(self, targets: np.ndarray) -> Sequence[float]:
+    def balanced(self, targets: Column) -> Sequence[float]:
         """Return the weights that `train.class_weights=balanced` means for the targets of the training split."""
         raise NotImplementedError
 
@@ -126,8 +127,9 @@ class ClassTargets(Targets):
         """See `Targets`."""
         return classification(self.names)
 
-    def check(self, where: str, targets: np.ndarray) -> None:
+    def check(self, where: str, targets: Column) -> None:
         """See `Targets`; class names are two different texts or more."""
+        targets = held(targets)
         if len(set(self.names)) < max(len(self.names), 2) or not all(isinstance(name, str) for name in self.names):
             problem = f"{where.partition(':')[0]}: the {len(self.names)} class name(s) are {self.names[:9]}"
             raise UserError(problem, "at least two names, all of them different texts")
@@ -148,12 +150,14 @@ class ClassTargets(Targets):
         """See `Targets`."""
         return targets
 
-    def support(self, targets: np.ndarray) -> np.ndarray:
+    def support(self, targets: Column) -> np.ndarray:
         """See `Targets`."""
+        targets = held(targets)
         return np.bincount(targets, minlength=len(self.names))
 
-    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def groups(self, targets: Column) -> dict[str, np.ndarray]:
         """See `Targets`."""
+        targets = held(targets)
         return {name: np.flatnonzero(targets == place) for place, name in enumerate(self.names)}
 
     def title(self, target: np.ndarray, names: Sequence[str]) -> str:
@@ -284,8 +288,9 @@ class CrossEntropy(WeightedLoss):
         weights = tf.constant(self.class_weights, dtype)
         return tf.linalg.matvec(tf.cast(targets, dtype), weights) if _is_mixed(targets) else tf.gather(weights, targets)
 
-    def balanced(self, targets: np.ndarray) -> list[float]:
+    def balanced(self, targets: Column) -> list[float]:
         """See `WeightedLoss`."""
+        targets = held(targets)
         support = np.bincount(targets, minlength=len(self.head.targets.names))
         return [len(targets) / (len(support) * max(count, 1)) for count in support]
 

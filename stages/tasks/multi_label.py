@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import Column, held
 from stages.data.split import Split
 from stages.metrics.classes import LogLoss
 from stages.metrics.estimates import Columns
@@ -40,8 +41,9 @@ class LabelTargets(Targets):
         """See `Targets`."""
         return multi_label(self.names)
 
-    def check(self, where: str, targets: np.ndarray) -> None:
+    def check(self, where: str, targets: Column) -> None:
         """See `Targets`."""
+        targets = held(targets)
         self.check_matrix(where, targets, "0 or 1", np.int32)
 
     def strata(self, targets: np.ndarray) -> np.ndarray | None:
@@ -51,12 +53,14 @@ class LabelTargets(Targets):
             return None
         return targets[:, int(np.argmin(np.where(rarer < ROWS_OF_STRATUM, len(targets), rarer)))]
 
-    def support(self, targets: np.ndarray) -> np.ndarray:
+    def support(self, targets: Column) -> np.ndarray:
         """See `Targets`."""
+        targets = held(targets)
         return np.asarray(targets, np.int64).sum(axis=0)
 
-    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def groups(self, targets: Column) -> dict[str, np.ndarray]:
         """See `Targets`."""
+        targets = held(targets)
         return {name: np.flatnonzero(holds) for name, holds in zip(self.names, targets.T, strict=True)}
 
     def title(self, target: np.ndarray, names: Sequence[str]) -> str:
@@ -113,8 +117,9 @@ class BinaryCrossEntropy(WeightedLoss):
             values *= 1 + wanted * (tf.constant(self.class_weights, outputs.dtype) - 1)
         return tf.reduce_mean(values, axis=-1)
 
-    def balanced(self, targets: np.ndarray) -> list[float]:
+    def balanced(self, targets: Column) -> list[float]:
         """See `WeightedLoss`."""
+        targets = held(targets)
         positives = np.asarray(targets, np.int64).sum(axis=0)
         return [float(value) for value in (len(targets) - positives) / np.maximum(positives, 1)]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from stages.data.columns import Column
 from stages.errors import UserError
 from stages.metrics.estimates import Columns
 from stages.metrics.metric import Metric
@@ -49,7 +50,7 @@ class Targets(ABC):
         """Return the task that these targets need by default."""
 
     @abstractmethod
-    def check(self, where: str, targets: np.ndarray) -> None:
+    def check(self, where: str, targets: Column) -> None:
         """Raise UserError for targets of the wrong dtype, shape or range.
 
         Args:
@@ -88,13 +89,13 @@ class Targets(ABC):
         """Return the stratum of each example, int32 [N]. Each split gets the same part of each. None: no strata."""
         return None
 
-    def support(self, targets: np.ndarray) -> np.ndarray | None:
+    def support(self, targets: Column) -> np.ndarray | None:
         """Return how many examples have each class or label, int64 [names]; None for other targets."""
         return None
 
-    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def groups(self, targets: Column) -> dict[str, np.ndarray]:
         """Return rows of examples that a gallery shows together, int64 [n], by what they have in common."""
-        return {"all": np.arange(len(targets))}
+        return {"all": np.arange(targets.shape[0])}
 
     def title(self, target: np.ndarray, names: Sequence[str]) -> str:
         """Return a target, which may be mixed, in a few words. names: As they can be drawn."""
@@ -221,7 +222,7 @@ class Loss(ABC):
         """Return the loss for a network with different outputs."""
         return replace(self, head=head)
 
-    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Self:
+    def for_training(self, settings: TrainSettings, targets: Column) -> Self:
         """Return the loss with the settings of a training. targets: Of the training split.
 
         Raises:

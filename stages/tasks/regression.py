@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import Column, held
 from stages.data.split import Split
 from stages.metrics.estimates import Columns, Sample
 from stages.metrics.intervals import Result, reported
@@ -62,8 +63,9 @@ class NumberTargets(Targets):
         metrics = (Rmse(self.std), Mae(self.std), R2(self.std))
         return Task(self, SquaredError(head), metrics, head, NumberView(), "Regression", "regression")
 
-    def check(self, where: str, targets: np.ndarray) -> None:
+    def check(self, where: str, targets: Column) -> None:
         """See `Targets`."""
+        targets = held(targets)
         self.check_matrix(where, targets, "finite numbers", np.float32)
 
     def strata(self, targets: np.ndarray) -> np.ndarray | None:
@@ -82,8 +84,9 @@ class NumberTargets(Targets):
                 number, held = number + 1, 0
         return np.minimum(numbers, max(number - 1, 0))[strata].astype(np.int32)
 
-    def groups(self, targets: np.ndarray) -> dict[str, np.ndarray]:
+    def groups(self, targets: Column) -> dict[str, np.ndarray]:
         """Return quantiles of the first target, by their ends."""
+        targets = held(targets)
         strata = self.strata(targets)
         quantiles = np.zeros(len(targets), np.int32) if strata is None else strata
         rows = [np.flatnonzero(quantiles == place) for place in range(quantiles.max() + 1)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stages.data.columns import Column
 from stages.metrics.metric import MeanMetric, Metric
 from stages.tasks.parts import Head, Loss, Targets, View
 
@@ -89,7 +90,7 @@ class Task:
         shown = (*self.view.shown, *(metric.name for metric in metrics))
         return replace(self, metrics=(*self.metrics, *metrics), view=replace(self.view, shown=shown))
 
-    def for_training(self, settings: TrainSettings, targets: np.ndarray) -> Task:
+    def for_training(self, settings: TrainSettings, targets: Column) -> Task:
         """Return the task with the loss that settings describe. targets: Of the training split."""
         return replace(self, loss=self.loss.for_training(settings, targets))
 

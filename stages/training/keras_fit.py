@@ -74,7 +74,7 @@ class KerasFit:
     def check(cls, model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> None:
         examples, size, replicas = len(dataset.train), settings.batch_size, strategy.in_sync
         last = examples % size or size
-        task = model.task.for_training(settings, dataset.train.target_values)
+        task = model.task.for_training(settings, dataset.train.targets)
         by_target = task.loss.weights(tf.constant(dataset.train.targets[:1]), tf.float32)
         if replicas > 1 and (dataset.train.weights is not None or by_target is not None):
             raise UserError(

@@ -138,7 +138,7 @@ class Trainer:
             unfreeze(model.network, settings.fine_tune_layers)
             trained = sum(math.prod(weight.shape) for weight in model.network.trainable_weights)
             reporter.log(f"phase {phase.index + 1} (fine-tuning): {trained:,} weights are trained")
-        task = model.task.for_training(settings, self.dataset.train.target_values)
+        task = model.task.for_training(settings, self.dataset.train.targets)
         with self.strategy.distribution.scope(), keras_floats(model.policy):
             peak = settings.optimizer.learning_rate
             self.rate = learning_rate(peak, settings.schedule, self.per_epoch, settings.epochs, resumed.shift)

@@ -10,6 +10,7 @@ from stages.data.columns import Streamed, describe
 from stages.data.examples import SplitReader
 from stages.data.split import Split
 from stages.evaluation.test_set import digest_of
+from tests.stages.experiments import after_steps, flat, one_device, real_digits, settings
 
 RANDOM = np.random.default_rng(4)
 IMAGES = RANDOM.integers(0, 256, (20, 6, 5, 3)).astype(np.uint8)
@@ -52,3 +53,13 @@ def test_digests_of_a_cache_are_of_the_features_they_were_computed_from(changes:
     other = replace(known, features=changes)
     np.testing.assert_array_equal(other.described.digests, describe(changes).digests)
     assert known.with_same_values(changes).described is wrong
+
+
+def test_training_on_targets_that_are_read_at_each_use_is_the_same() -> None:
+    held = real_digits(100)
+    stored = held.with_each_split(lambda split: replace(split, targets=Streamed.of(split.target_values)))
+    assert digest_of(stored.train) == digest_of(held.train)
+    weights = [
+        flat(after_steps(one_device(), one, settings(batch_size=32), steps=5)[0].network) for one in (held, stored)
+    ]
+    np.testing.assert_array_equal(*weights)
