@@ -59,7 +59,7 @@ def test_training_on_targets_that_are_read_at_each_use_is_the_same() -> None:
     held = real_digits(100)
     stored = held.with_each_split(lambda split: replace(split, targets=Streamed.of(split.target_values)))
     assert digest_of(stored.train) == digest_of(held.train)
-    weights = [
+    [of_held, of_stored] = [
         flat(after_steps(one_device(), one, settings(batch_size=32), steps=5)[0].network) for one in (held, stored)
     ]
-    np.testing.assert_array_equal(*weights)
+    np.testing.assert_array_equal(of_held, of_stored)
