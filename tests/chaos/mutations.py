@@ -88,6 +88,18 @@ MUTATIONS = (
         "tests/stages/evaluation/test_weights.py",
     ),
     mutation(
+        "stages/metrics/metric.py", "influences += slope * part[:, place]", "influences += part[:, place]",
+        "tests/stages/metrics/test_metric.py",
+    ),
+    mutation(
+        "stages/metrics/metric.py", "tf.reduce_sum(tf.cast(part, dtype) * wide, axis=0)",
+        "tf.reduce_sum(tf.cast(part, dtype), axis=0)", "tests/stages/metrics/test_metric.py",
+    ),
+    mutation(
+        "stages/metrics/known.py", "value + influences - influences.mean()", "value + 0 * influences",
+        "tests/stages/evaluation/test_own_task.py",
+    ),
+    mutation(
         "stages/metrics/keras_metric.py", "first = [tf.zeros(", "first = [tf.ones(",
         "tests/stages/tasks/test_chosen.py",
     ),
