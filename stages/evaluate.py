@@ -35,7 +35,7 @@ def evaluate(
     folder: Path | None = None,
     reporter: Reporter | None = None,
 ) -> Evaluation:
-    """Returns the metrics of the test split, every example counted once.
+    """Return the metrics of the test split, every example counted once.
 
     All but the loss are computed from the predictions. Of several workers only the chief does it: the others
     have no predictions, and record nothing.
@@ -115,7 +115,7 @@ def evaluate(
 def _beside(
     columns: Columns, model: Model, dataset: Dataset, settings: EvaluateSettings
 ) -> tuple[Baseline | None, list[Section]]:
-    """Returns what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
+    """Return what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
     if not model.task.comparable:
         return None, []
     baseline, tested = None, replace(dataset, task=model.task)

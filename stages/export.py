@@ -25,7 +25,7 @@ from stages.tasks.task import Task
 def export(
     trained: Trained, dataset: Dataset, settings: ExportSettings, folder: Path, reporter: Reporter | None = None
 ) -> Exported:
-    """Writes every format to `folder/export`, reloads it and compares its answers with the model's on test examples.
+    """Write every format to `folder/export`, reloads it and compares its answers with the model's on test examples.
 
     All formats take unscaled pixels, as the data set has them, and return probabilities; of tables LiteRT and ONNX take
     what the encoder returns. The table of their differences is in `export/formats.md`.
@@ -63,7 +63,7 @@ def export(
 
 
 def check(settings: ExportSettings, dataset: Dataset, model: Model) -> None:
-    """Refuses a network, trained or not, that a format cannot hold: of each class of exporters one is asked.
+    """Refuse a network, trained or not, that a format cannot hold: of each class of exporters one is asked.
 
     It leaves the model as it was, and Python's random numbers, of which Keras makes the seeds of new layers.
 
@@ -109,7 +109,7 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], formats: Path, da
 
 
 def _answers(task: Task) -> dict[str, str]:
-    """Returns the dtypes of what a SavedModel answers, by name; see `Exported`."""
+    """Return the dtypes of what a SavedModel answers, by name; see `Exported`."""
     answers = task.head.predictions(tf.zeros((1, task.head.units)))
     named = {task.head.answer: answers, **task.head.explained(answers, tf.constant(task.names))}
     return {name: f"{value.dtype.name}{value.shape.as_list()[1:] or ''}" for name, value in named.items()}

@@ -66,7 +66,7 @@ class Against:
 
 
 def compare_with(columns: Columns, task: Task, folder: Path, confidence: float) -> Against:
-    """Compares predictions with those in `folder`, which have passed `check_comparable`."""
+    """Compare predictions with those in `folder`, which have passed `check_comparable`."""
     others = {name: column for name, column in read_columns(folder / NAME).items() if name != "group"}
     others |= {"group": columns["group"]} if "group" in columns else {}  # an older file has none
     metric = task.metrics[0]
@@ -82,7 +82,7 @@ def compare_with(columns: Columns, task: Task, folder: Path, confidence: float) 
 
 
 def check_comparable(text: str, split: Split, task: Task) -> Path:
-    """Returns the folder `text`, whose predictions can be compared with those of a model of `task` on `split`.
+    """Return the folder `text`, whose predictions can be compared with those of a model of `task` on `split`.
 
     Raises:
         UserError: where they are compared by another metric, or are of other classes or examples.

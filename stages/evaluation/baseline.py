@@ -180,7 +180,7 @@ def _difference(metric: Metric, theirs: Columns, ours: Columns, confidence: floa
 
 
 def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
-    """Returns the baseline, compared with a network's predictions; None where no column is one it can take.
+    """Return the baseline, compared with a network's predictions; None where no column is one it can take.
 
     The metric is compared as that of two models is: in pairs, example by example.
 
@@ -222,7 +222,7 @@ class _Fit:
     regressor: Callable[[], Any]
 
     def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
-        """Returns those of the test rows for int targets, float32 [n, classes]."""
+        """Return those of the test rows for int targets, float32 [n, classes]."""
         found = np.zeros((self.test.shape[0], classes), np.float32)
         present = np.unique(targets)
         if len(present) == 1:
@@ -232,7 +232,7 @@ class _Fit:
         return found
 
     def numbers(self, targets: np.ndarray) -> np.ndarray:
-        """Returns predictions for the test rows, float64 [n]."""
+        """Return predictions for the test rows, float64 [n]."""
         found: np.ndarray = self._fitted(self.regressor(), targets).predict(self.test)
         return found
 
@@ -244,7 +244,7 @@ class _Fit:
 
 
 def _boosting(train: Split, test: Split, columns: Schema) -> _Fit:
-    """Returns gradient boosting on numbers and categories."""
+    """Return gradient boosting on numbers and categories."""
     from sklearn import ensemble  # half a second, which no other stage need wait for
 
     settings = {"categorical_features": _are_categories(columns), "random_state": 0}
@@ -258,7 +258,7 @@ def _boosting(train: Split, test: Split, columns: Schema) -> _Fit:
 
 
 def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
-    """Returns a linear model on the TF-IDF of texts, standardized numbers and categories, a column for each value."""
+    """Return a linear model on the TF-IDF of texts, standardized numbers and categories, a column for each value."""
     from scipy import sparse
     from sklearn import compose, feature_extraction, impute, linear_model, pipeline, preprocessing
 
@@ -295,13 +295,13 @@ def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
 
 
 def _are_categories(columns: Schema) -> list[bool]:
-    """Returns for each column of `_encoded` whether it is a category."""
+    """Return for each column of `_encoded` whether it is a category."""
     widths = {name: math.prod(feature.shape) for name, feature in columns.items()}
     return [isinstance(feature, CategoryFeature) for name, feature in columns.items() for _ in range(widths[name])]
 
 
 def _encoded(train: Split, test: Split, columns: Schema) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both splits' columns, float64 [n, columns]: numbers as they are, categories by their frequency, and a
+    """Return both splits' columns, float64 [n, columns]: numbers as they are, categories by their frequency, and a
     column for each element of a vector."""
     found = []
     for name, feature in columns.items():

@@ -34,7 +34,7 @@ MOST = 20
 
 
 def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
-    """Returns the features that `columns` are.
+    """Return the features that `columns` are.
 
     Raises:
         UserError: where one is no number or category of the data set.
@@ -49,7 +49,7 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
 
 
 def check_settings(task: Task, dataset: Dataset, settings: EvaluateSettings) -> None:
-    """Raises UserError for slices and importance that the task or the columns do not allow."""
+    """Raise UserError for slices and importance that the task or the columns do not allow."""
     if (settings.slices or settings.importance) and not task.comparable:
         problem = f"evaluate.slices and evaluate.importance do not support the metrics of {task.name}"
         expected = "a task with a metric that has influences"
@@ -119,7 +119,7 @@ def _ends(confidence: float) -> str:
 
 
 def _groups(values: np.ndarray, feature: Feature) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields the slices of a column with their rows, bool [n]: values of a category, quantiles of a number."""
+    """Yield the slices of a column with their rows, bool [n]: values of a category, quantiles of a number."""
     if isinstance(feature, CategoryFeature):
         texts = texts_of(values)
         different, counts = np.unique(texts, return_counts=True)
@@ -154,13 +154,13 @@ MOST_COLUMNS = 100
 
 
 def is_quick(dataset: Dataset) -> bool:
-    """Returns whether it takes seconds: few columns, and none a text, whose networks compute much."""
+    """Return whether it takes seconds: few columns, and none a text, whose networks compute much."""
     kinds = [feature.kind for feature in dataset.features.values()]
     return 1 < len(kinds) <= MOST_COLUMNS and "text" not in kinds
 
 
 def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
-    """Returns a row for each column: by how much the first metric is worse with it permuted, with the interval.
+    """Return a row for each column: by how much the first metric is worse with it permuted, with the interval.
 
     Of classes that are imbalanced it is the log loss: their accuracy hardly changes.
 

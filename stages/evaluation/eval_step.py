@@ -59,7 +59,7 @@ class Scorer:
         self._made: tuple[Split, int, tf.data.Iterator] | None = None
 
     def score(self, split: Split, batch_size: int, predicts: bool = False) -> Scores:
-        """Returns the scores on `split`, every example counted once.
+        """Return the scores on `split`, every example counted once.
 
         Args:
             batch_size: examples at a time, over all replicas; where they do not fit in memory, half as many.
@@ -79,7 +79,7 @@ class Scorer:
         return Scores(float(sums["loss"] / sums["examples"]), self._task.all_scores(sums), predictions)
 
     def _input(self, split: Split, batch_size: int) -> tf.data.Iterator:
-        """Returns the batches of a pass; the last one is kept, since a training scores one split after every epoch."""
+        """Return the batches of a pass; the last one is kept, since a training scores one split after every epoch."""
         if self._made is None or self._made[0] is not split or self._made[1] != batch_size:
             self._made = None  # two at a time would take twice the memory
             self._made = (split, batch_size, passes(self._here, split, batch_size))
@@ -87,7 +87,7 @@ class Scorer:
         return self._made[2]
 
     def _run(self, compiled: Callable[..., Sequence[tf.Tensor]], split: Split, batch_size: int) -> list[Any]:
-        """Takes the steps of a pass in calls of about a second; returns what each call has returned, as arrays."""
+        """Take the steps of a pass in calls of about a second; return what each call has returned, as arrays."""
         batches, steps, results = self._input(split, batch_size), steps_per_epoch(split, batch_size), []
         while steps:
             count = min(self._steps_at_once, steps)
@@ -100,7 +100,7 @@ class Scorer:
         return results
 
     def _in_order(self, parts: Sequence[Sequence[np.ndarray]], count: int, batch_size: int) -> np.ndarray:
-        """Returns the predictions of the `count` examples of a split, float32 [count, width], whoever computed them.
+        """Return the predictions of the `count` examples of a split, float32 [count, width], whoever computed them.
 
         Args:
             parts: of each call, for each replica of this process, the outputs of its rows of each step.
@@ -121,7 +121,7 @@ class Scorer:
 def _compiled(
     distribution: tf.distribute.Strategy, model: Model, totals: Totals, predicts: bool
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """Returns a function that scores the next steps, adding to `totals`.
+    """Return a function that scores the next steps, adding to `totals`.
 
     Args:
         predicts: whether it returns the predictions of each local replica, float32 [n, width].
@@ -129,7 +129,7 @@ def _compiled(
     network, task = model.network, model.task
 
     def score(batch: Example) -> tf.Tensor:
-        """Adds a replica's batch; returns the network's outputs, or the task's predictions, float32 [b, width]."""
+        """Add a replica's batch; return the network's outputs, or the task's predictions, float32 [b, width]."""
         inputs, targets, weights, _ = batch
         outputs = network(network_input(inputs), training=False)
         examples = tf.reduce_sum(weights)

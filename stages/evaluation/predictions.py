@@ -35,7 +35,7 @@ SETTING = "evaluate.against"
 
 
 def read_columns(path: Path, without: Sequence[str] = ("example", "file")) -> dict[str, np.ndarray]:
-    """Returns the columns of a file of predictions by name, [n] or [n, k].
+    """Return the columns of a file of predictions by name, [n] or [n, k].
 
     pyarrow's `to_numpy` would import pandas, and `read_table` look for a data set of many files first.
     """
@@ -66,7 +66,7 @@ def read_by_example(path: Path) -> tuple[Metric, np.ndarray]:
 
 
 def columns_of(split: Split, task: Task, values: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the columns of predictions of `split`, as `read_columns` does of their file.
+    """Return the columns of predictions of `split`, as `read_columns` does of their file.
 
     Args:
         values: what `Head.rows` returns for each example, float32 [n, width].
@@ -149,7 +149,7 @@ def _name_of(split: Split, row: int) -> str:
 
 
 def write_predictions(path: Path, split: Split, task: Task, values: np.ndarray) -> None:
-    """Writes predictions of `split`, whole or not at all.
+    """Write predictions of `split`, whole or not at all.
 
     One row an example, in the split's order: `example`, its number in the source (int64; its place in the split where
     the source has none); `file`, where the source has files; the target; `weight`, where examples have weights;
@@ -180,7 +180,7 @@ def _arrow(column: np.ndarray) -> pa.Array:
 
 
 def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDifference:
-    """Compares the predictions at `path` with those at `other`, of the same examples in the same order.
+    """Compare the predictions at `path` with those at `other`, of the same examples in the same order.
 
     Raises:
         KeyError: where they are not compared by the same metric, or by one that says nothing of single examples.
@@ -194,7 +194,7 @@ def compare_predictions(path: Path, other: Path, confidence: float) -> MetricDif
 
 
 def check_other(folder: Path, text: str) -> dict[str, str]:
-    """Returns the metadata of the predictions in `folder`, of the run that the user names by `text`.
+    """Return the metadata of the predictions in `folder`, of the run that the user names by `text`.
 
     Raises:
         UserError: where it has no predictions, their file is damaged, or one of them is not finite.
@@ -214,6 +214,6 @@ def check_other(folder: Path, text: str) -> dict[str, str]:
 
 
 def metadata_of(folder: Path) -> dict[str, str]:
-    """Returns the class names, as JSON, the metric and the facts of the test set of the predictions in `folder`."""
+    """Return the class names, as JSON, the metric and the facts of the test set of the predictions in `folder`."""
     metadata = pq.read_schema(regular_file(folder / NAME)).metadata or {}
     return {name: metadata[name.encode()].decode() for name in (CLASSES, METRIC, EXAMPLES, PIXELS)}

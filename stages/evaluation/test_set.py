@@ -19,7 +19,7 @@ EXAMPLES, PIXELS = "test_examples", "test_pixels"
 
 
 def facts_of(split: Split) -> dict[str, str]:
-    """Returns what tells a test set from others: digests of its examples and of their pixels.
+    """Return what tells a test set from others: digests of its examples and of their pixels.
 
     test_examples: of numbers (or files) and targets, in order. test_pixels: the features' shapes and a digest of all
     values, such as pixels, which are others for the same examples at another size.
@@ -30,7 +30,7 @@ def facts_of(split: Split) -> dict[str, str]:
 
 
 def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, object]:
-    """Returns what tells the validation set from others, as `facts_of` does a test set, and a loss that is not usual.
+    """Return what tells the validation set from others, as `facts_of` does a test set, and a loss that is not usual.
 
     The kind of its pixels has the way of resizing, too: resized in two ways, they are of the same examples.
     """
@@ -45,7 +45,7 @@ def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, obje
 
 
 def digest_of(split: Split) -> str:
-    """Returns a digest of the examples' numbers (or files), targets and weights, in order: 32 hexadecimal digits."""
+    """Return a digest of the examples' numbers (or files), targets and weights, in order: 32 hexadecimal digits."""
     content = hashlib.blake2b(digest_size=16)
     content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
     for block in blocks_of(split.targets):
@@ -55,16 +55,16 @@ def digest_of(split: Split) -> str:
 
 
 def is_same_test_set(facts: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Returns whether both are of the same examples, of the same pixels where their images are of one size."""
+    """Return whether both are of the same examples, of the same pixels where their images are of one size."""
     return facts[EXAMPLES] == other[EXAMPLES] and may_be_same_pixels(facts[PIXELS], other[PIXELS])
 
 
 def may_be_same_pixels(pixels: str, other: str) -> bool:
-    """Returns whether two descriptions of pixels are equal, or of two kinds, which nothing can be said about."""
+    """Return whether two descriptions of pixels are equal, or of two kinds, which nothing can be said about."""
     return pixels == other or pixels.partition(" ")[0] != other.partition(" ")[0]
 
 
 def numbers_of(split: Split) -> np.ndarray:
-    """Returns the numbers of the examples in their source, int64 [n]; their places in the split where it has none."""
+    """Return the numbers of the examples in their source, int64 [n]; their places in the split where it has none."""
     numbers = split.numbers if split.numbers is not None else np.arange(len(split))
     return np.ascontiguousarray(numbers, np.int64)

@@ -46,7 +46,7 @@ class Compared:
         return {f"export/{self.name}/{name}": value for name, value in names.items()}
 
     def refuse(self, exporter: Exporter, policy: str) -> None:
-        """Raises UserError where the file is beyond the limits of its format."""
+        """Raise UserError where the file is beyond the limits of its format."""
         limit = exporter.limit(policy)
         setting = f"export.formats.{self.name}"
         if not self.max_abs_diff <= limit:  # nan is no number below it

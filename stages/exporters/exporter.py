@@ -34,7 +34,7 @@ class Exporter:
     least_agreement: float = 0.995
 
     def converted(self, model: Model, dataset: Dataset) -> Any:
-        """Returns the content of the file, of one that holds bytes.
+        """Return the content of the file, of one that holds bytes.
 
         Args:
             model: on one device. Its network takes unscaled pixels, float32 [N, H, W, C].
@@ -45,21 +45,21 @@ class Exporter:
         """
 
     def check(self, model: Model, dataset: Dataset) -> None:
-        """Raises UserError where the format cannot hold `model`, as far as that is known before it is trained.
+        """Raise UserError where the format cannot hold `model`, as far as that is known before it is trained.
 
         Args: those of `converted`.
         """
         self.converted(model, dataset)
 
     def write(self, model: Model, dataset: Dataset, path: Path) -> None:
-        """Writes the file or folder `path`.
+        """Write the file or folder `path`.
 
         Args: those of `converted`.
         """
         path.write_bytes(self.converted(model, dataset))
 
     def limit(self, policy: str) -> float:
-        """Returns the largest difference that is allowed for a network of the Keras policy `policy`.
+        """Return the largest difference that is allowed for a network of the Keras policy `policy`.
 
         Half precision has 3 or 4 digits, and where a format knows none the network is written in float32.
         """
@@ -69,7 +69,7 @@ class Exporter:
 
 
 def answers_of(model: Model, dataset: Dataset) -> tuple[Any, tf.Module]:
-    """Returns a traced function from the network's inputs, such as `images`, unscaled pixels float32 [N, H, W, C], to
+    """Return a traced function from the network's inputs, such as `images`, unscaled pixels float32 [N, H, W, C], to
     what the task answers, such as
     `probabilities`, float32 [N, classes], and the module that holds its weights."""
     inputs = spec_of(dataset).inputs

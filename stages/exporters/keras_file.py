@@ -24,7 +24,7 @@ class KerasFile(Exporter):
     loader = LOADER
 
     def converted(self, model: Model, dataset: Dataset) -> keras.Model:
-        """Returns a functional model of layers of Keras or KerasHub, from unscaled pixels, or raw columns, to
+        """Return a functional model of layers of Keras or KerasHub, from unscaled pixels, or raw columns, to
         probabilities.
 
         Raises:

@@ -68,7 +68,7 @@ class LiteRT(Exporter):
             ) from error
 
     def _representative(self, dataset: Dataset) -> Iterator[dict[str, np.ndarray]]:
-        """Yields examples one by one, evenly spread over the training split, whose order may be that of the classes."""
+        """Yield examples one by one, evenly spread over the training split, whose order may be that of the classes."""
         for row in evenly_spread(len(dataset.train), self.representative_examples):
             given = {name: column[row : row + 1] for name, column in dataset.train.inputs.items()}
             yield {name: np.asarray(value, network_dtype(value.dtype).as_numpy_dtype) for name, value in given.items()}

@@ -56,7 +56,7 @@ def measure(loader: str, path: str, features: Mapping[str, Any], answers: str, b
 
 
 def load(path: str) -> Predict:
-    """Returns the function of a file, whose suffix tells its format; of a SavedModel where it has none."""
+    """Return the function of a file, whose suffix tells its format; of a SavedModel where it has none."""
     formats = {".keras": _keras, ".tflite": _litert, ".onnx": _onnx}
     return formats.get(Path(path).suffix, _saved_model)(path)
 
@@ -94,7 +94,7 @@ def _saved_model(path: str) -> Predict:
 
 
 def _answer(outputs: Mapping[str, Any]) -> np.ndarray:
-    """Returns what the task answers, [N, outputs]; what explains it, such as names of classes, is a value a row."""
+    """Return what the task answers, [N, outputs]; what explains it, such as names of classes, is a value a row."""
     return np.asarray(max(outputs.values(), key=np.ndim))
 
 

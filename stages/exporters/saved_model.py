@@ -70,7 +70,7 @@ class Serving(tf.Module):
         ).get_concrete_function(inputs)  # saving would trace it a second time, and save both
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Traces the functions, and returns the signatures by their names."""
+        """Trace the functions, and return the signatures by their names."""
         images = self.dataset.images
         functions: dict[str, Any] = {"serving_default": (self._serve, self.specs)}
         if images is not None:

@@ -86,7 +86,7 @@ TRIED = 16
 
 
 def chosen_task(found: Task, settings: TaskSettings, targets: Column) -> Task:
-    """Returns the task of a network.
+    """Return the task of a network.
 
     Args:
         found: of the data set. targets: of its training split.
@@ -129,7 +129,7 @@ def _own_task(found: Task, target: str) -> Task:
 
 
 def _takes_logits(callee: Any, attributes: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
-    """Returns `from_logits` as `arguments` have it, else by the attributes of what was made, or its own default."""
+    """Return `from_logits` as `arguments` have it, else by the attributes of what was made, or its own default."""
     own = inspect.signature(callee).parameters.get("from_logits")
     return bool({"from_logits": own is not None and own.default, **attributes, **arguments}["from_logits"])
 
@@ -139,7 +139,7 @@ HALF = 8
 
 
 def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> CustomLoss:
-    """Returns the loss that `task.loss` names.
+    """Return the loss that `task.loss` names.
 
     Args:
         targets: some of the training split, on which it is tried.
@@ -258,6 +258,6 @@ def _sums(metric: Metric, columns: Mapping[str, tf.Tensor], weights: tf.Tensor, 
 
 
 def _outputs(task: Task, count: int) -> tf.Tensor:
-    """Returns outputs such as a network may return: between 0 and 1, so that they pass for logits and probabilities."""
+    """Return outputs such as a network may return: between 0 and 1, so that they pass for logits and probabilities."""
     outputs = np.random.default_rng(0).uniform(0.05, 0.95, (count, *task.head.shape))
     return tf.constant(outputs / np.maximum(outputs.sum(axis=-1, keepdims=True), 1.0), tf.float32)

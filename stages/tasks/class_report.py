@@ -54,7 +54,7 @@ class Predicted:
 
     @classmethod
     def of(cls, columns: Columns) -> "Predicted":
-        """Returns the predictions in the columns of a file."""
+        """Return the predictions in the columns of a file."""
         probabilities = np.ascontiguousarray(columns["probabilities"].T)
         return cls(columns["label"], columns["predicted"], probabilities, columns.get("weight"), columns.get("group"))
 
@@ -141,7 +141,7 @@ def report_classes(
 
 
 def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Returns the metrics that the predictions define, and those of each class, float64 [classes], nan where undefined.
+    """Return the metrics that the predictions define, and those of each class, float64 [classes], nan where undefined.
 
     Macro means are scikit-learn's: precision, recall and F1 over the classes that are labels or predictions, a class
     without a denominator counting 0; ROC-AUC and average precision one-vs-rest, over the classes that some examples
@@ -177,7 +177,7 @@ def metrics_of(predicted: Predicted, bins: int) -> tuple[dict[str, float], dict[
 
 
 def _one_vs_rest(score: Callable[..., float], predicted: Predicted) -> np.ndarray:
-    """Returns the score of each class against the rest, float64 [classes]; nan where it is not defined."""
+    """Return the score of each class against the rest, float64 [classes]; nan where it is not defined."""
     by_class = np.full(predicted.num_classes, np.nan)
     for number in np.flatnonzero(predicted.is_ranked):
         is_class, probabilities = predicted.labels == number, predicted.probabilities[number]
@@ -187,7 +187,7 @@ def _one_vs_rest(score: Callable[..., float], predicted: Predicted) -> np.ndarra
 
 
 def calibration_error(predicted: Predicted, bins: int) -> float:
-    """Returns the expected calibration error (Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3).
+    """Return the expected calibration error (Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3).
 
     The mean over the examples of |accuracy - mean confidence| of the bin that each is in; confidence is the probability
     of the predicted class, and bins are equally wide.
@@ -197,7 +197,7 @@ def calibration_error(predicted: Predicted, bins: int) -> float:
 
 
 def bins_of(predicted: Predicted, bins: int) -> np.ndarray:
-    """Returns the bin of each example's confidence, from 0; borders belong to the lower bin, as in scikit-learn."""
+    """Return the bin of each example's confidence, from 0; borders belong to the lower bin, as in scikit-learn."""
     return np.searchsorted(np.linspace(0.0, 1.0, bins + 1)[1:-1], predicted.of_predicted)
 
 
@@ -316,7 +316,7 @@ def _of_ranking(is_positive: np.ndarray, scores: np.ndarray, parts: np.ndarray) 
 
 
 def draw_classes(predicted: Predicted, dataset: "Dataset", settings: "EvaluateSettings", folder: Path) -> list[Path]:
-    """Draws the confusion matrix, the reliability diagram and the hardest mistakes, as far as there are any.
+    """Draw the confusion matrix, the reliability diagram and the hardest mistakes, as far as there are any.
 
     Args:
         folder: the run's; a plot of earlier mistakes is removed.
