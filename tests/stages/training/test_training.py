@@ -201,7 +201,7 @@ def test_class_weights() -> None:
     dataset = real_digits(900)
     counts = np.bincount(dataset.train.target_values)
     balanced = dataset.task.for_training(kinds.TrainSettings(class_weights="balanced"), dataset.train.target_values)
-    assert balanced.class_weights == pytest.approx(list(900 / (10 * counts)))  # type: ignore[attr-defined]
+    assert balanced.loss.class_weights == pytest.approx(list(900 / (10 * counts)))  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=r"has 2 numbers, but there are 10 classes\. Expected one number each for 0, 1"):
         dataset.task.for_training(kinds.TrainSettings(class_weights=[1.0, 2.0]), dataset.train.target_values)
 
