@@ -22,9 +22,14 @@ class Turn:
     has_come: bool = False
     """Whether the job may train."""
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the job must wait before it trains."""
+        return self.connection is not None and not self.has_come
+
     def wait(self) -> None:
         """Wait for the turn if it has not come yet. The job's time limit begins when it comes."""
-        if self.has_come or self.connection is None:
+        if not self.is_awaited:
             return
         began = time.monotonic()
         try:

@@ -54,7 +54,7 @@ class RunReporter(Reporter):
 
         By then its network is built and a step is traced, and nothing has been timed.
         """
-        if self.is_training:
+        if self.is_training and self.turn.is_awaited:
             with signals.allow(signals.RUN_SECONDS):  # a stop ends the wait: there is nothing to save
                 self.turn.wait()
         self.console.progress(done, total, note)
