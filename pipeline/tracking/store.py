@@ -189,7 +189,8 @@ def check_server(experiment: Experiment) -> None:
     except (OSError, ValueError) as error:
         if getattr(error, "code", 404) != 404:  # it responds; the first request reports a lack of permission
             return
-        problem = f"{shown} does not respond ({getattr(error, 'reason', error)})"
+        fault = "is not an MLflow server" if hasattr(error, "code") else "does not respond"
+        problem = f"{shown} {fault} ({getattr(error, 'reason', error)})"
         raise UserError(problem, "the address of a running MLflow server", "tracking.uri=<address>") from error
     own = metadata.version("mlflow")
     if version.split(".")[:2] != own.split(".")[:2]:
