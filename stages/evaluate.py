@@ -115,7 +115,7 @@ def evaluate(
 def _beside(
     columns: Columns, model: Model, dataset: Dataset, settings: EvaluateSettings
 ) -> tuple[Baseline | None, list[Section]]:
-    """Return what is told beside the metrics: the baseline of columns, slices, and the importance of columns."""
+    """Return what is reported in addition to the metrics: the baseline, slices, and the importance of columns."""
     if not model.task.comparable:
         return None, []
     baseline, tested = None, replace(dataset, task=model.task)

@@ -281,7 +281,7 @@ def _read_block(source: Source, read: Read) -> _Block:
 
 
 def _in_order(function: Callable[[Any], _Block], items: Iterable[Any]) -> Iterator[_Block]:
-    """Yield the results of threads in the order of `items`, of which a group is in work at a time."""
+    """Yield the results of threads in the order of `items`. Threads work on one group of items at a time."""
     remaining = iter(items)
     with ThreadPoolExecutor(WORKERS) as pool:
         while group := list(itertools.islice(remaining, AT_ONCE * WORKERS)):

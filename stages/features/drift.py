@@ -1,4 +1,4 @@
-"""Drift: how far the distribution of other data lies from that of the training data.
+"""Drift: how far the distribution of other data is from the distribution of the training data.
 
 One measure for all kinds of features: the population stability index, the sum over bins of (q - p) ln(q / p) of the
 shares p in training and q now (Siddiqi, Credit Risk Scorecards, 2006, chapter 6, also the source of `MOVED`). It needs

@@ -42,7 +42,7 @@ class ImageFeature(Feature):
     resize: str = "stretch"
     """The way in which an encoded image of a different size becomes one of this size."""
     is_measured: bool = False
-    """Whether the range is that of the training pixels, because it is not one of the usual ranges."""
+    """Whether the range was measured on the training pixels, because it is not one of the usual ranges."""
 
     @classmethod
     def of(

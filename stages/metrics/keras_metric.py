@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "mape", "perplexity", "divergence", "entropy")
-"""Ends of the names of metrics of which less is better, for metrics without a direction."""
+"""Endings of the names of metrics that are better when lower, for metrics without a direction."""
 
 
 class KerasMetric(Metric):

@@ -64,7 +64,7 @@ class ProbabilityHead(Head):
         return tf.sigmoid(logits)
 
     def for_keras_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `Head`: a column of targets for each output; for a single logit that of the second class."""
+        """See `Head`: a column of targets for each output; for a single logit, the column of the second class."""
         wanted = tf.cast(self.targets.soften(targets), outputs.dtype)[:, -self.units :]
         are_ready = as_logits or self.given == "probabilities"
         return wanted, outputs if are_ready else self.squashed(outputs)
@@ -173,7 +173,7 @@ class ClassHead(ProbabilityHead):
     """One output per class, or one for two classes."""
 
     single_logit: bool = False
-    """Whether two classes have one output, that of the second."""
+    """Whether two classes share one output, the output of the second class."""
 
     @property
     def units(self) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stages.settings.results import EvaluateSettings
 
 STRATA = 10
-"""Maximum number of quantiles of the first target of which each split gets the same part."""
+"""Maximum number of quantiles of the first target. Each split gets the same part of each quantile."""
 
 ROWS_OF_STRATUM = 20
 """Minimum number of examples of each of them."""

@@ -108,7 +108,7 @@ class TrainStep:
         self.sums.add(result, None if self._loss_scale is None else tf.math.is_finite(loss))
 
     def _scale(self) -> tf.Tensor:
-        """Return the factor of the summed loss. The loss scale is that of the mean."""
+        """Return the factor of the summed loss. The loss scale itself is a factor of the mean loss."""
         one = tf.constant(1.0, self.gradients.dtype)
         return one if self._loss_scale is None else self._loss_scale.value / self._usual_count
 
