@@ -29,7 +29,7 @@ LONGEST_SECONDS = 3600.0
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[""], metavar="NAME", help="beginnings of the measurements' names")
     parser.add_argument("--rounds", type=int, help="in place of each measurement's own")
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def measure(name: str, rounds: int, path: Path) -> dict[str, Any]:
-    """Makes a measurement in a process of its own; writes to `path` and returns its samples, or why there are none."""
+    """Make a measurement in a process of its own; write to `path` and return its samples, or why there are none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     command = [sys.executable, "-m", "benchmarks.one", name, str(rounds), str(path)]
@@ -67,7 +67,7 @@ def measure(name: str, rounds: int, path: Path) -> dict[str, Any]:
 
 
 def regressions(found: Records, before: Records) -> list[str]:
-    """Returns a line for each row that is less than half as good as recorded."""
+    """Return a line for each row that is less than half as good as recorded."""
     lines = []
     for row in ROWS:
         if row.key in found and row.key in before:

@@ -25,14 +25,14 @@ BATCH, STEPS, ROUNDS = 32, 40, 5
 
 
 def option(name: str) -> AugmentSettings:
-    """Returns what `augment=<name>` sets."""
+    """Return what `augment=<name>` sets."""
     settings = OmegaConf.to_object(Composer(read_arguments([f"augment={name}"])).one().document.augment)
     assert isinstance(settings, AugmentSettings)
     return settings
 
 
 def way(dataset: Dataset, settings: AugmentSettings) -> Way:
-    """Returns what takes STEPS batches from an input that does not end soon."""
+    """Return what takes STEPS batches from an input that does not end soon."""
     source = training_input(augment(dataset, settings), BATCH, seed=1, epochs=10_000)
     batches = iter(source(tf.distribute.InputContext(1, 0, 1)))
 

@@ -36,7 +36,7 @@ class EpochTimes(keras.callbacks.Callback):
         Path(self.path).write_text(json.dumps(self.seconds))
 
     def lap(self, name: str) -> None:
-        """Adds the seconds since the last call under `name`."""
+        """Add the seconds since the last call under `name`."""
         before, self.mark = self.mark, time.perf_counter()
         self.seconds.setdefault(name, []).append(self.mark - before)
 

@@ -58,7 +58,7 @@ class Case:
 
 
 def with_batch_norm(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
-    """Returns a network whose batch statistics are shared by all replicas."""
+    """Return a network whose batch statistics are shared by all replicas."""
     return keras.Sequential(
         [
             keras.layers.Input(input_shape),
@@ -94,7 +94,7 @@ class OwnLoss(keras.Model):
 
 
 def with_own_loss(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
-    """Returns a built `OwnLoss`."""
+    """Return a built `OwnLoss`."""
     network = OwnLoss(num_classes)
     network(keras.ops.zeros((1, *input_shape)))
     return network
@@ -171,7 +171,7 @@ COMBINED: dict[str, Case] = {
 
 
 def real_digits(examples: int) -> Dataset:
-    """Returns scaled digits, the training split cut to `examples`, or repeated up to them."""
+    """Return scaled digits, the training split cut to `examples`, or repeated up to them."""
     dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings())
     rows = np.arange(examples) % len(dataset.train)
     split = Split.of_images(dataset.train.images[rows], dataset.train.targets[rows])
@@ -179,7 +179,7 @@ def real_digits(examples: int) -> Dataset:
 
 
 def with_a_bright_image(dataset: Dataset) -> Dataset:
-    """Returns the data set with one training image that is so bright that the gradients overflow in float16."""
+    """Return the data set with one training image that is so bright that the gradients overflow in float16."""
     images = np.array(dataset.train.images[:], np.float32)
     images[17] = 1e30
     features = {"images": ImageFeature.of(images.shape[1:], images.dtype, (0.0, 1e30))}
@@ -187,7 +187,7 @@ def with_a_bright_image(dataset: Dataset) -> Dataset:
 
 
 def build(case: Case, where: Strategy, dataset: Dataset) -> Model:
-    """Returns the model of `case`, not trained."""
+    """Return the model of `case`, not trained."""
     precision = PrecisionSettings(policy=case.policy)
     return model(dataset, where, ModelSettings(network=case.network, precision=precision, seed=1))
 
@@ -223,7 +223,7 @@ def engine_of(  # noqa: PLR0913  # what a training consists of
 
 
 def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, dict[str, float]]:
-    """Returns all weights as one vector, the EMA where there is one, and the means of the steps."""
+    """Return all weights as one vector, the EMA where there is one, and the means of the steps."""
     dataset = real_digits(64 * steps if case.overflow else case.examples)
     if case.overflow:
         dataset = with_a_bright_image(dataset)
@@ -250,5 +250,5 @@ def run(case: Case, where: Strategy, steps: int = STEPS) -> tuple[np.ndarray, di
 
 
 def flat(network: keras.Model) -> np.ndarray:
-    """Returns all weights as one float64 vector, in an order that does not depend on where they are."""
+    """Return all weights as one float64 vector, in an order that does not depend on where they are."""
     return np.concatenate([np.asarray(weight, np.float64).ravel() for weight in network.get_weights()])

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def start_process(*arguments: str, module: str, **options: Any) -> subprocess.Popen[str]:
-    """Starts `python -m module`, with the options of `subprocess.Popen`."""
+    """Start `python -m module`, with the options of `subprocess.Popen`."""
     return subprocess.Popen([sys.executable, "-m", module, *arguments], text=True, **options)
 
 
@@ -25,13 +25,13 @@ Start = Callable[..., Any]
 
 
 def run_workers(count: int, module: str, *arguments: str, start: Start = start_process) -> tuple[list[int], str]:
-    """Runs `python -m module` as each of `count` workers; returns their exit codes and all that they printed."""
+    """Run `python -m module` as each of `count` workers; return their exit codes and all that they printed."""
     tasks = local_tasks(MultiWorkerSettings(deterministic=True, workers=count).members())
     return _run(tasks, [[module, *arguments]] * count, len(tasks), start)
 
 
 def run_chief(module: str, *arguments: str, start: Start = start_process) -> tuple[int, str]:
-    """Runs `python -m module` as chief of two workers and two servers; returns its exit code and what all printed."""
+    """Run `python -m module` as chief of two workers and two servers; return its exit code and what all printed."""
     tasks = local_tasks(ParameterServerSettings(deterministic=False).members())
     others = [["benchmarks.server", tasks[0].cluster["chief"][0]]] * (len(tasks) - 1)
     [code], printed = _run(tasks, [[module, *arguments], *others], 1, start)

@@ -31,7 +31,7 @@ Encode = Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 def tables(rounds: int) -> Samples:
-    """Measures diamonds (numbers and categories, their price) with `mlp`, in batches of 256."""
+    """Measure diamonds (numbers and categories, their price) with `mlp`, in batches of 256."""
     path = DATA / "tables" / "diamonds.csv"
     if not path.exists():
         raise UnavailableError("no diamonds.csv in ../shared/data/tables")
@@ -55,7 +55,7 @@ def tables(rounds: int) -> Samples:
 
 
 def texts(rounds: int) -> Samples:
-    """Measures docstrings, whose class is their package, with `text_cnn`, in batches of 64."""
+    """Measure docstrings, whose class is their package, with `text_cnn`, in batches of 64."""
     members = [(name, inspect.getdoc(one)) for name in PACKAGES for one in vars(importlib.import_module(name)).values()]
     found = sorted({(text, name.partition(".")[0]) for name, text in members if text and len(text) > 100})
     words, classes = (np.array(part, object) for part in zip(*found, strict=True))
@@ -72,7 +72,7 @@ def texts(rounds: int) -> Samples:
 def _measured(  # noqa: PLR0913  # each is another fact of one comparison
     dataset: Dataset, network: Any, batch: int, script: keras.Model, given: tf.data.Dataset, encode: Encode, rounds: int
 ) -> Samples:
-    """Returns the seconds of an epoch of the project's loop, of as many bare steps, and of the script's `fit`."""
+    """Return the seconds of an epoch of the project's loop, of as many bare steps, and of the script's `fit`."""
     where, steps = device(), -(-len(dataset.train) // batch)
     loop = training_loop(dataset, where, built(dataset, where, network), trained_by_adam(batch, steps))
     bare, optimizer, first = (

@@ -16,7 +16,7 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
 
 
 def strategies(rounds: int) -> Samples:
-    """Measures a step of the MNIST convnet, batch 128: on one device, by two replicas, by two processes; and one of
+    """Measure a step of the MNIST convnet, batch 128: on one device, by two replicas, by two processes; and one of
     half the batch by a process that has one core, as each of the two has.
     """
     data = (

@@ -19,7 +19,7 @@ EXPECT = re.compile(r"^# Expect: (\S+) ([\d.]+) to ([\d.]+)$", flags=re.MULTILIN
 
 
 def main() -> int:
-    """Returns 1 where a result is not what is to expect."""
+    """Return 1 where a result is not what is to expect."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("names", nargs="*")
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def _data(text: str, data: Path) -> list[str] | None:
-    """Returns what to type for an experiment to find its data, or None where it is not there."""
+    """Return what to type for an experiment to find its data, or None where it is not there."""
     [source] = re.findall(r"override /data: (\w+)", text)
     folder = data / "image_folder" / "cats_dogs" if source == "image_folder" else data / "tfds" / source
     if not folder.is_dir():

@@ -38,7 +38,7 @@ Rows = dict[str, dict[str, float]]
 
 
 def cases() -> Iterator[tuple[str, Sequence[str]]]:
-    """Yields what the runs are called, by data and way, and their overrides."""
+    """Yield what the runs are called, by data and way, and their overrides."""
     part = ("data.train_split='train[:40%]'", "data.test_split='test[:20%]'")
     mnist = ("data=mnist", f"data.dir={SETS}", *part, "model=cnn", "train.epochs=1", "train.jit=off")
     for name, way in WAYS.items():
@@ -50,7 +50,7 @@ def cases() -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def formats(overrides: Sequence[str], outputs: Path) -> Rows:
-    """Runs one experiment with every format, and returns the figures of each.
+    """Run one experiment with every format, and return the figures of each.
 
     Raises:
         RuntimeError: where the run fails, as it does where a format exceeds its limits.
@@ -65,7 +65,7 @@ def formats(overrides: Sequence[str], outputs: Path) -> Rows:
 
 
 def tables(found: Mapping[str, Rows], failed: Mapping[str, str]) -> str:
-    """Returns as Markdown: differences by run and format, what failed, and size and latency in float32."""
+    """Return as Markdown: differences by run and format, what failed, and size and latency in float32."""
     names = list(next(iter(found.values())))
     differences = [
         [run, *(f"{row['max_abs_diff']:.1e}, {row['agreement']:.2%}" for row in rows.values())]
@@ -86,7 +86,7 @@ def tables(found: Mapping[str, Rows], failed: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Prints the tables, or writes them into the page that the command line names."""
+    """Print the tables, or write them into the page that the command line names."""
     found: dict[str, Rows] = {}
     failed: dict[str, str] = {}
     for run, overrides in cases():

@@ -13,12 +13,12 @@ SEEDS = 5
 
 
 def examples(rounds: int) -> Samples:
-    """Measures images of 8×8 pixels made, normalized, described and taken through an epoch's input, in one process."""
+    """Measure images of 8×8 pixels made, normalized, described and taken through an epoch's input, in one process."""
     return _grown({size: partial(_epoch, size) for size in (1_000, 10_000, 100_000, 1_000_000)}, rounds)
 
 
 def jobs(rounds: int) -> Samples:
-    """Measures whole sweeps of jobs that load the digits and do no more."""
+    """Measure whole sweeps of jobs that load the digits and do no more."""
     left_out = [f"pipeline.{stage}=null" for stage in ("inspect", "train", "evaluate", "export")]
 
     def sweep(size: int) -> None:
@@ -29,7 +29,7 @@ def jobs(rounds: int) -> Samples:
 
 
 def comparison(rounds: int) -> Samples:
-    """Measures `python -m pipeline compare` of runs with 10 epochs and 360 predictions, five seeds a setting."""
+    """Measure `python -m pipeline compare` of runs with 10 epochs and 360 predictions, five seeds a setting."""
     with tempfile.TemporaryDirectory() as scratch:
         ways: dict[int, Callable[[], object]] = {}
         for size in (10, 100, 1000):
@@ -39,7 +39,7 @@ def comparison(rounds: int) -> Samples:
 
 
 def _grown(works: Mapping[int, Callable[[], object]], rounds: int) -> Samples:
-    """Measures the works by their sizes, and adds the exponent of their growth in each round."""
+    """Measure the works by their sizes, and add the exponent of their growth in each round."""
     works[min(works)]()  # loads what all need
     samples = interleave({f"{size:,}": timed(work) for size, work in works.items()}, rounds)
     by_round = zip(*(figures["seconds"] for figures in samples.values()), strict=True)

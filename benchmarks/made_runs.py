@@ -45,7 +45,7 @@ class MadeRun:
 
 
 def make_run(folder: Path, made: MadeRun) -> None:
-    """Writes the folder of a run."""
+    """Write the folder of a run."""
     folder.mkdir(parents=True)
     epochs = range(1, made.epochs + 1)
     rows = [
@@ -92,7 +92,7 @@ def make_run(folder: Path, made: MadeRun) -> None:
 
 
 def make_sweep(folder: Path, runs: Sequence[MadeRun], indexed: Sequence[Mapping[str, Any]] = ()) -> Path:
-    """Writes the folder of a sweep of `runs` and returns it.
+    """Write the folder of a sweep of `runs` and return it.
 
     Args:
         indexed: jobs that have no run, as the index lists them.
@@ -109,7 +109,7 @@ def make_sweep(folder: Path, runs: Sequence[MadeRun], indexed: Sequence[Mapping[
 
 
 def grid(settings: int, seeds: int, examples: int = 360) -> list[MadeRun]:
-    """Returns runs of `settings` learning rates by `seeds` seeds, the same in every call.
+    """Return runs of `settings` learning rates by `seeds` seeds, the same in every call.
 
     Runs share what makes an example hard, and one in fifty settings is better than the others by three points.
     """

@@ -22,7 +22,7 @@ class UnavailableError(Exception):
 
 
 def interleave(ways: Mapping[str, Way], rounds: int, warm_up: int = 0) -> Samples:
-    """Runs every way once a round, in the opposite order every other round, so that what slows the machine down for a
+    """Run every way once a round, in the opposite order every other round, so that what slows the machine down for a
     while slows all of them.
 
     Args:
@@ -38,7 +38,7 @@ def interleave(ways: Mapping[str, Way], rounds: int, warm_up: int = 0) -> Sample
 
 
 def timed(work: Callable[[], object]) -> Way:
-    """Returns a way whose cost is the wall time of `work`, in seconds."""
+    """Return a way whose cost is the wall time of `work`, in seconds."""
 
     def way() -> Figures:
         began = time.perf_counter()
@@ -49,7 +49,7 @@ def timed(work: Callable[[], object]) -> Way:
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Returns the ratio of each round."""
+    """Return the ratio of each round."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
@@ -69,5 +69,5 @@ class Spread:
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Returns e of the power law, cost ~ size**e, that fits best (least squares of logarithms); 1: linear growth."""
+    """Return e of the power law, cost ~ size**e, that fits best (least squares of logarithms); 1: linear growth."""
     return statistics.linear_regression(np.log(sizes), np.log(costs)).slope

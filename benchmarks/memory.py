@@ -17,7 +17,7 @@ IDLE = "import tensorflow as tf, keras; tf.constant(0.0)"
 
 
 def default_run(rounds: int) -> Samples:
-    """Measures the default run with one epoch beside TensorFlow and Keras, imported and idle."""
+    """Measure the default run with one epoch beside TensorFlow and Keras, imported and idle."""
     with tempfile.TemporaryDirectory() as outputs:
         ways = {
             "default run": partial(pipeline, Path(outputs), "train.epochs=1"),
@@ -27,7 +27,7 @@ def default_run(rounds: int) -> Samples:
 
 
 def larger_than_memory(rounds: int) -> Samples:
-    """Measures an epoch over tf_flowers at 160 pixels (282 MB) that may keep 1 MB of images in memory, beside the same
+    """Measure an epoch over tf_flowers at 160 pixels (282 MB) that may keep 1 MB of images in memory, beside the same
     network on an eighth of the images; and all of them held in memory. Validation and test are the same: their batches
     are as large as memory for a batch allows, and here all of a split at once.
     """
@@ -48,7 +48,7 @@ def larger_than_memory(rounds: int) -> Samples:
 
 
 def evaluation(rounds: int) -> Samples:
-    """Measures the stages of a run of MobileNetV2 at 288 pixels, batch 8, each by its own peak."""
+    """Measure the stages of a run of MobileNetV2 at 288 pixels, batch 8, each by its own peak."""
     peaks = [stages("mobilenet_v2", 288, 8) for _ in range(rounds)]
     return {name: {"MiB": [peak[name] for peak in peaks]} for name in ("train", "evaluate")}
 
@@ -86,6 +86,6 @@ def stages(network: str, side: int, batch: int, strategy: str = "one_device") ->
 
 
 def resident(name: str) -> float:
-    """Returns this process's memory in MiB: `VmRSS` now, `VmHWM` at its peak."""
+    """Return this process's memory in MiB: `VmRSS` now, `VmHWM` at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024

@@ -17,12 +17,12 @@ from stages.training.synchronous import Synchronous
 
 
 def device() -> Strategy:
-    """Returns the first device of this machine."""
+    """Return the first device of this machine."""
     return strategy(OneDeviceSettings(deterministic=False))
 
 
 def images(count: int, side: int, channels: int = 3, classes: int = 10) -> Dataset:
-    """Returns random images, normalized, `count` of them for training and validation."""
+    """Return random images, normalized, `count` of them for training and validation."""
     settings = SyntheticSettings(
         examples=count, height=side, width=side, channels=channels, num_classes=classes, split_seed=1
     )
@@ -37,14 +37,14 @@ def built(
     frozen: bool = False,
     tf32: bool = False,
 ) -> Model:
-    """Returns a model that is not trained. network: its settings. tf32: from then on, in this process."""
+    """Return a model that is not trained. network: its settings. tf32: from then on, in this process."""
     precision = PrecisionSettings(policy=policy, tf32=tf32)
     settings = ModelSettings(network=network, precision=precision, frozen=frozen, seed=1)
     return model(dataset, where, settings)
 
 
 def trained_by_adam(batch: int, steps_per_call: int = 1, epochs: int = 10_000) -> TrainSettings:
-    """Returns the settings of a training by Adam at a constant rate, which does not end soon."""
+    """Return the settings of a training by Adam at a constant rate, which does not end soon."""
     return TrainSettings(
         epochs=epochs,
         batch_size=batch,

@@ -55,7 +55,7 @@ class Training:
         self.progress = Progress()
 
     def go(self, after_call: Callable[[], None] = lambda: None) -> None:
-        """Takes STEPS steps, and calls `after_call` after each call of the loop."""
+        """Take STEPS steps, and call `after_call` after each call of the loop."""
         for _ in range(STEPS // PER_CALL):
             self.loop.run(self.progress.step, PER_CALL)
             self.progress.step += PER_CALL
@@ -63,7 +63,7 @@ class Training:
 
 
 def followed(spec: RunSpec) -> Tracker:
-    """Begins a run whose journal a process sends, until this one ends."""
+    """Begin a run whose journal a process sends, until this one ends."""
     follower = Follower(spec.settings)
     atexit.register(follower.close)
     follower.follow(spec.folder, Store(spec.settings, spec.outputs))
@@ -73,7 +73,7 @@ def followed(spec: RunSpec) -> Tracker:
 
 
 def tracking(rounds: int) -> Samples:
-    """Measures 50 steps with 25 records of an epoch's metrics: untracked, in SQLite, on an `mlflow server`.
+    """Measure 50 steps with 25 records of an epoch's metrics: untracked, in SQLite, on an `mlflow server`.
 
     `a record in 50 steps`: the time of training with one of these records for that without.
     """
@@ -106,7 +106,7 @@ def tracking(rounds: int) -> Samples:
 
 
 def system_metrics(rounds: int) -> Samples:
-    """Measures 50 steps with and without samples of the machine, recorded a hundred times as often as in a run.
+    """Measure 50 steps with and without samples of the machine, recorded a hundred times as often as in a run.
 
     `at the default interval`: the time of training with samples for that without.
     """
@@ -136,7 +136,7 @@ def system_metrics(rounds: int) -> Samples:
 
 
 def checkpoints(rounds: int) -> Samples:
-    """Measures 50 steps with and without a checkpoint: read while training waits, written while it goes on.
+    """Measure 50 steps with and without a checkpoint: read while training waits, written while it goes on.
 
     `at the default interval`: the time of training with checkpoints for that without.
     """
@@ -163,7 +163,7 @@ def checkpoints(rounds: int) -> Samples:
 
 @contextmanager
 def _server(folder: Path) -> Iterator[str]:
-    """Starts an `mlflow server` on loopback; yields its address."""
+    """Start an `mlflow server` on loopback, and yield its address."""
     port = free_port(None, 5300)
     command = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",

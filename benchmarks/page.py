@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table in Markdown."""
+    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
 
 
 def put(page: Path, name: str, text: str) -> None:
-    """Writes `text` into `page`, in place of what stands between the marks of `name`.
+    """Write `text` into `page`, in place of what stands between the marks of `name`.
 
     Raises:
         ValueError: where the page does not have them once.

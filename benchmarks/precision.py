@@ -50,19 +50,19 @@ WHERE = device()
 
 
 def bare(dataset: Dataset, network: object, policy: str, batch: int) -> Callable[[], object]:
-    """Returns a function that takes STEPS steps on batches that stay where they are."""
+    """Return a function that takes STEPS steps on batches that stay where they are."""
     return partial(Bare(built(dataset, WHERE, network, policy).network, batch, batch).train, STEPS)
 
 
 def pipeline(dataset: Dataset, network: object, policy: str, batch: int) -> Callable[[], object]:
-    """Returns a function that takes STEPS steps of the training loop, with input and metrics."""
+    """Return a function that takes STEPS steps of the training loop, with input and metrics."""
     engine = training_loop(dataset, WHERE, built(dataset, WHERE, network, policy), trained_by_adam(batch, STEPS))
     first_steps = itertools.count(0, STEPS)
     return lambda: engine.run(next(first_steps), STEPS)
 
 
 def by_kind(run: Callable[[], object]) -> dict[str, float]:
-    """Returns the milliseconds of a step that each kind of operation takes, by TensorFlow's profiler."""
+    """Return the milliseconds of a step that each kind of operation takes, by TensorFlow's profiler."""
     totals = dict.fromkeys([*KINDS, OTHERS], 0.0)
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
@@ -75,7 +75,7 @@ def by_kind(run: Callable[[], object]) -> dict[str, float]:
 
 
 def _operations(path: Path) -> Iterator[tuple[str, int]]:
-    """Yields the type and the picoseconds of every operation in a trace, whose name is `<node>:<type>`."""
+    """Yield the type and the picoseconds of every operation in a trace, whose name is `<node>:<type>`."""
     space = xplane_pb2.XSpace()
     space.ParseFromString(path.read_bytes())
     for plane in space.planes:
@@ -92,7 +92,7 @@ def _kind(operation: str) -> str:
 
 
 def section(network: object, size: int, batch: int) -> str:
-    """Measures a network, and returns its tables in Markdown."""
+    """Measure a network, and return its tables in Markdown."""
     dataset = images(20 * batch, size)
     ways = {
         f"{way.__name__} {policy}": way(dataset, network, policy, batch)
@@ -130,7 +130,7 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 def main() -> None:
-    """Prints the tables, and writes them into a page."""
+    """Print the tables, and write them into a page."""
     parser = argparse.ArgumentParser("python -m benchmarks.precision", description=__doc__)
     parser.add_argument(
         "page", nargs="?", type=Path, help="a page that takes the tables between the marks of a network"

@@ -10,17 +10,17 @@ from benchmarks.processes import prepared
 
 
 def mnist(rounds: int) -> Samples:
-    """Measures MNIST: 70,000 PNGs of 28×28."""
+    """Measure MNIST: 70,000 PNGs of 28×28."""
     return _against_tfdata("mnist", prepared("mnist"), None, rounds)
 
 
 def flowers(rounds: int) -> Samples:
-    """Measures tf_flowers: 3,670 JPEGs with a short side of 160, resized to 96×96."""
+    """Measure tf_flowers: 3,670 JPEGs with a short side of 160, resized to 96×96."""
     return _against_tfdata("tf_flowers", prepared("tf_flowers"), 96, rounds)
 
 
 def cifar10(rounds: int) -> Samples:
-    """Measures a set like CIFAR-10, made here: 20,000 color PNGs of 32×32 in ten classes."""
+    """Measure a set like CIFAR-10, made here: 20,000 color PNGs of 32×32 in ten classes."""
     with tempfile.TemporaryDirectory() as folder:
         _write_like_cifar10(folder)
         return _against_tfdata("like_cifar10", Path(folder), None, rounds)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def cost(*command: str, expect: int = 0, cores: int | None = None) -> Figures:
-    """Runs a command to its end; returns wall time in seconds and peak resident memory in MiB.
+    """Run a command to its end; return wall time in seconds and peak resident memory in MiB.
 
     cores: how many of this process's it gets; None: all.
 
@@ -52,30 +52,30 @@ def cost(*command: str, expect: int = 0, cores: int | None = None) -> Figures:
 
 
 def in_fresh_process(function: Callable[..., T], *arguments: object) -> T:
-    """Returns what `function` returns in a process that has done nothing before, whose memory tells what it needs."""
+    """Return what `function` returns in a process that has done nothing before, whose memory tells what it needs."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def python(*arguments: str, expect: int = 0, cores: int | None = None) -> Figures:
-    """Returns what `python <arguments>` costs."""
+    """Return what `python <arguments>` costs."""
     return cost(sys.executable, *arguments, expect=expect, cores=cores)
 
 
 def pipeline(outputs: Path, *overrides: str, expect: int = 0, cores: int | None = None) -> Figures:
-    """Returns what a new run of `python -m pipeline <overrides>` costs."""
+    """Return what a new run of `python -m pipeline <overrides>` costs."""
     return python("-m", "pipeline", *overrides, f"outputs={outputs}", "resume=never", expect=expect, cores=cores)
 
 
 def summary(outputs: Path) -> dict[str, Any]:
-    """Returns `summary.json` of the newest run in `outputs`."""
+    """Return `summary.json` of the newest run in `outputs`."""
     newest = max(outputs.glob("runs/*/*/summary.json"), key=lambda path: path.parent.name)
     result: dict[str, Any] = json.loads(newest.read_text())
     return result
 
 
 def wait_for(port: int, path: str) -> None:
-    """Waits until a server of this machine answers a GET of `path` by 200.
+    """Wait until a server of this machine answers a GET of `path` by 200.
 
     Raises:
         TimeoutError: where it does not within START_SECONDS.
@@ -95,12 +95,12 @@ def wait_for(port: int, path: str) -> None:
 
 
 def others_python(package: str) -> str | None:
-    """Returns the Python that has `package`, an environment of its own; None where that is not there."""
+    """Return the Python that has `package`, an environment of its own; None where that is not there."""
     return str(OTHERS / "bin" / "python") if any(OTHERS.glob(f"lib/*/site-packages/{package}")) else None
 
 
 def prepared(name: str) -> Path:
-    """Returns the folder of TFDS that holds the set `name`.
+    """Return the folder of TFDS that holds the set `name`.
 
     Raises:
         UnavailableError: where it is not there.

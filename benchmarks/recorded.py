@@ -25,20 +25,20 @@ Records = Mapping[str, Record]
 
 
 def read() -> dict[str, Record]:
-    """Returns what is recorded, of rows that there still are."""
+    """Return what is recorded, of rows that there still are."""
     keys = {row.key for row in ROWS}
     found = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     return {key: Record(Spread(**values["spread"]), values["machine"]) for key, values in found.items() if key in keys}
 
 
 def write(records: Records) -> None:
-    """Writes `records` in the order of the rows."""
+    """Write `records` in the order of the rows."""
     values = {row.key: asdict(records[row.key]) for row in ROWS if row.key in records}
     RECORDED.write_text(json.dumps(values, indent=1) + "\n")
 
 
 def records_of(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Record]:
-    """Returns what `measured` has of each row.
+    """Return what `measured` has of each row.
 
     Args:
         measured: of each measurement its `samples` and `machine`, or `why_not`.

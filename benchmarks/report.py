@@ -24,20 +24,20 @@ PACKAGES = ("tensorflow", "keras", "mlflow", "hydra-core", "numpy")
 
 
 def processor() -> str:
-    """Returns the number of cores and their model."""
+    """Return the number of cores and their model."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
     return f"{os.cpu_count()} cores of {model}"
 
 
 def machine() -> str:
-    """Returns the versions and the processor."""
+    """Return the versions and the processor."""
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return f"{processor()}, Python {platform.python_version()}, {packages}"
 
 
 def write(records: Records, why_not: Mapping[str, str]) -> None:
-    """Writes the table into the page, between its marks, and the figure.
+    """Write the table into the page, between its marks, and the figure.
 
     Args:
         why_not: why a measurement could not be made, by its name.
@@ -47,7 +47,7 @@ def write(records: Records, why_not: Mapping[str, str]) -> None:
 
 
 def table(records: Records, why_not: Mapping[str, str]) -> str:
-    """Returns the rows as Markdown, with the notes on those that miss their target, and what was not measured."""
+    """Return the rows as Markdown, with the notes on those that miss their target, and what was not measured."""
     cells = []
     notes: dict[str, list[str]] = {}
     missing = []
@@ -74,7 +74,7 @@ def table(records: Records, why_not: Mapping[str, str]) -> str:
 
 
 def _machines(records: Records) -> list[str]:
-    """Returns what most rows were measured with and, of each other machine, its rows."""
+    """Return what most rows were measured with and, of each other machine, its rows."""
     machines = [machine for machine, _ in Counter(record.machine for record in records.values()).most_common()]
     lines = machines[:1]
     for machine in machines[1:]:
@@ -84,7 +84,7 @@ def _machines(records: Records) -> list[str]:
 
 
 def verdict(row: Row, value: float) -> str:
-    """Returns whether the target is met, or by how much it is not."""
+    """Return whether the target is met, or by how much it is not."""
     if row.target is None:
         return ""
     if row.is_met(value):

@@ -9,7 +9,7 @@ from benchmarks.scripts import with_images
 
 
 def mnist(rounds: int) -> Samples:
-    """Measures three epochs of the MNIST convnet, then evaluation and export of their result by a second command.
+    """Measure three epochs of the MNIST convnet, then evaluation and export of their result by a second command.
 
     Raises:
         RuntimeError: where the test metrics of the two differ in any digit.
@@ -35,7 +35,7 @@ def mnist(rounds: int) -> Samples:
 
 
 def _tested(outputs: Path) -> dict[str, float]:
-    """Returns the test metrics of the newest run that are no times."""
+    """Return the test metrics of the newest run that are no times."""
     metrics = summary(outputs)["metrics"]
     times = ("seconds", "_per_second", "milliseconds", "_ms")
     return {name: value for name, value in metrics.items() if name.startswith("test/") and not name.endswith(times)}

@@ -38,7 +38,7 @@ MIB = 2**20
 
 
 def efficiencies() -> str:
-    """Returns the table `efficiency`, for gradients of 14, 25 and 210 MiB."""
+    """Return the table `efficiency`, for gradients of 14, 25 and 210 MiB."""
     rows = []
     for size in (14, 25, 210):
         for compute in STEPS_OF_COMPUTE:
@@ -51,7 +51,7 @@ def efficiencies() -> str:
 
 
 def processes() -> str:
-    """Returns the table `processes`: what steps of 1, 2 and 4 processes of a core each take, and what the model says.
+    """Return the table `processes`: what steps of 1, 2 and 4 processes of a core each take, and what the model says.
 
     Its inputs are the step of one process alone, and the link as two of them have it: the latency from reductions of
     one number, the bandwidth from those of as many bytes as the gradients have.
@@ -86,7 +86,7 @@ def _packs(size: float) -> int:
 
 
 def overlap() -> str:
-    """Returns the table `overlap`: steps on hosts of one core each, with gradients summed at once and in packs."""
+    """Return the table `overlap`: steps on hosts of one core each, with gradients summed at once and in packs."""
     alone = _on_hosts(1, None)["step"]
     cores = os.cpu_count() or 1
     rows = []
@@ -100,7 +100,7 @@ def overlap() -> str:
 
 
 def _on_hosts(count: int, rate: str | None, *options: str) -> dict[str, float]:
-    """Returns what workers on `count` hosts with links of `rate` measure, for a network of 5 million parameters."""
+    """Return what workers on `count` hosts with links of `rate` measure, for a network of 5 million parameters."""
     names = [f"host{index}" for index in range(count)]
     with tempfile.TemporaryDirectory() as folder, linked_hosts(*names, rate=rate) as hosts:
         path = Path(folder) / "measured.json"
@@ -131,7 +131,7 @@ def _on_hosts(count: int, rate: str | None, *options: str) -> dict[str, float]:
 
 
 def bytes_of_networks() -> str:
-    """Returns the table `bytes`: gradients by network, and what a replica sends of them in a step."""
+    """Return the table `bytes`: gradients by network, and what a replica sends of them in a step."""
     from benchmarks.models import built, device, images
     from stages.settings.model import ApplicationSettings, CnnPhotoSettings, CnnSettings, MlpSettings, ResnetSettings
 
@@ -158,7 +158,7 @@ def bytes_of_networks() -> str:
 
 
 def checkpoints() -> str:
-    """Returns the table `checkpoints`: written by the chief alone, and read by it for all."""
+    """Return the table `checkpoints`: written by the chief alone, and read by it for all."""
     from stages.checkpoints.files import Checkpoint, read, to_bytes, write
 
     rows = []
@@ -175,7 +175,7 @@ def checkpoints() -> str:
 
 
 def orders() -> str:
-    """Returns the table `order`: what the permutation of an epoch takes, in a process of its own for each size."""
+    """Return the table `order`: what the permutation of an epoch takes, in a process of its own for each size."""
     rows = []
     for examples in (10**6, 10**7, 10**8):
         seconds, peak = in_fresh_process(_order, examples)
@@ -184,7 +184,7 @@ def orders() -> str:
 
 
 def _order(examples: int) -> tuple[float, float]:
-    """Returns the seconds of an epoch's order, and by how many bytes it raises the peak of the resident set."""
+    """Return the seconds of an epoch's order, and by how many bytes it raises the peak of the resident set."""
     import tensorflow as tf
 
     from stages.data.batches import order
@@ -214,7 +214,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Prints the tables, and puts them into the page."""
+    """Print the tables, and put them into the page."""
     parser = argparse.ArgumentParser("python -m benchmarks.scaling", description=__doc__)
     parser.add_argument("page", nargs="?", type=Path, help="a page that takes the tables between its marks")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))

@@ -16,7 +16,7 @@ class Link:
 
 
 def sent_by_each(size: float, replicas: int) -> float:
-    """Returns the bytes that each replica sends in a ring all-reduce of `size` bytes: 2 (n-1) / n of them.
+    """Return the bytes that each replica sends in a ring all-reduce of `size` bytes: 2 (n-1) / n of them.
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
     """
@@ -24,14 +24,14 @@ def sent_by_each(size: float, replicas: int) -> float:
 
 
 def reduction_seconds(size: float, replicas: int, link: Link) -> float:
-    """Returns the seconds of that all-reduce: 2 (n-1) messages one after another, and the bytes of one replica."""
+    """Return the seconds of that all-reduce: 2 (n-1) messages one after another, and the bytes of one replica."""
     return 2 * (replicas - 1) * link.latency + sent_by_each(size, replicas) / link.bandwidth
 
 
 def step_seconds(
     compute: float, size: float, replicas: int, link: Link, packs: int = 1, cores: int | None = None
 ) -> float:
-    """Returns the seconds of a step: replicas compute, and reduce `size` bytes of gradients in `packs`.
+    """Return the seconds of a step: replicas compute, and reduce `size` bytes of gradients in `packs`.
 
     The backward pass takes two thirds of the computing, and gradients appear evenly in it. A pack is sent as soon as it
     is there and the link is free; as packs are reductions of their own, they wait for latencies at once.
@@ -47,5 +47,5 @@ def step_seconds(
 
 
 def efficiency(compute: float, size: float, replicas: int, link: Link, packs: int = 1) -> float:
-    """Returns the throughput per replica as a fraction of that of one, where each has the same batch."""
+    """Return the throughput per replica as a fraction of that of one, where each has the same batch."""
     return compute / step_seconds(compute, size, replicas, link, packs)

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measure(where: Strategy, workers: int, widths: list[int], batch: int) -> dict[str, float]:
-    """Returns the bytes of the gradients and the medians of seconds. batch: examples of each replica."""
+    """Return the bytes of the gradients and the medians of seconds. batch: examples of each replica."""
     dataset = real_digits(batch * workers * STEPS)
     built = build(Case(network=MlpSettings(hidden=widths)), where, dataset)
     settings = TrainSettings(

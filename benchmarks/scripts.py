@@ -12,7 +12,7 @@ from benchmarks.processes import cost, others_python, pipeline, prepared, python
 
 
 def mnist(rounds: int) -> Samples:
-    """Measures three epochs of the MNIST convnet against scripts for Keras and PyTorch, from `python` to exit.
+    """Measure three epochs of the MNIST convnet against scripts for Keras and PyTorch, from `python` to exit.
 
     The project also tracks, tests, exports and verifies; the others train and validate. PyTorch takes part where
     .bench-venv has it.
@@ -46,14 +46,14 @@ def _mnist_run(outputs: Path, times: Path) -> Figures:
 
 
 def with_images(outputs: Path) -> Path:
-    """Prepares MNIST's images in `outputs`, which it returns."""
+    """Prepare MNIST's images in `outputs`, which it returns."""
     left_out = [f"pipeline.{stage}=null" for stage in ("inspect", "train", "evaluate", "export")]
     pipeline(outputs, "experiment=mnist_cnn", f"data.dir={prepared('mnist')}", "tracking=off", *left_out)
     return outputs
 
 
 def flowers(rounds: int) -> Samples:
-    """Measures two epochs of `flowers_cnn` at 96 pixels without augmentation, and the tutorials' script."""
+    """Measure two epochs of `flowers_cnn` at 96 pixels without augmentation, and the tutorials' script."""
     tfds, epochs = str(prepared("tf_flowers")), 2
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
@@ -72,7 +72,7 @@ def flowers(rounds: int) -> Samples:
 
 
 def with_epochs(process: Callable[[], Figures], times: Path) -> Way:
-    """Adds to what a process costs the seconds of training in its first and in its later epochs, which it writes."""
+    """Add to what a process costs the seconds of training in its first and in its later epochs, which it writes."""
 
     def way() -> Figures:
         figures = process()

@@ -30,7 +30,7 @@ FIXED = (
 
 
 def search(outputs: Path, *words: str) -> tuple[float, int, int]:
-    """Runs a search; returns its best value, its epochs, and the epochs without pruning."""
+    """Run a search; return its best value, its epochs, and the epochs without pruning."""
     pipeline(outputs, *words, *FIXED, *SPACE, "tracking=off")
     [file] = outputs.glob(f"sweeps/*/{STUDY}")
     study = optuna.load_study(study_name="search", storage=open_storage(file))
@@ -40,7 +40,7 @@ def search(outputs: Path, *words: str) -> tuple[float, int, int]:
 
 
 def main() -> None:
-    """Prints a table in Markdown."""
+    """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=20)

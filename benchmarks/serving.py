@@ -33,7 +33,7 @@ class Load:
 
 
 def send(port: int, body: bytes, until: float, load: Load) -> None:
-    """Sends one request after another until the time `until`, of `time.monotonic()`."""
+    """Send one request after another until the time `until`, of `time.monotonic()`."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     while time.monotonic() < until:
         began = time.perf_counter()
@@ -46,7 +46,7 @@ def send(port: int, body: bytes, until: float, load: Load) -> None:
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Print the figures."""
     parser = argparse.ArgumentParser("python -m benchmarks.serving", description=__doc__)
     parser.add_argument("page", nargs="?", type=Path, help="a page that takes the table between its marks")
     parser.add_argument("--seconds", type=float, default=60.0)

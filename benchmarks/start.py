@@ -9,7 +9,7 @@ from benchmarks.processes import pipeline, python
 
 
 def commands(rounds: int) -> Samples:
-    """Measures commands that train nothing beside python's own start with `import hydra`."""
+    """Measure commands that train nothing beside python's own start with `import hydra`."""
     ways = {
         "import hydra": partial(python, "-c", "import hydra"),
         "--help": partial(python, "-m", "pipeline", "--help"),
@@ -20,7 +20,7 @@ def commands(rounds: int) -> Samples:
 
 
 def first_step(rounds: int) -> Samples:
-    """Measures the time to the first step: imports, store, tracing; beside TensorFlow's import and a bare step."""
+    """Measure the time to the first step: imports, store, tracing; beside TensorFlow's import and a bare step."""
     stop = "train.callbacks=[{_target_: benchmarks.callbacks.FirstStep}]"
     with tempfile.TemporaryDirectory() as outputs:
         ways = {

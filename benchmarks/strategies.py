@@ -40,7 +40,7 @@ IN_PROCESS = {
 
 
 def table() -> str:
-    """Runs everything and returns the table as Markdown."""
+    """Run everything and return the table as Markdown."""
     strategy(MirroredSettings(deterministic=True, cpu_replicas=4))  # makes the logical devices
     device = OneDeviceSettings(deterministic=True, device="/cpu:0")
     one = {name: run(case, strategy(device)) for name, case in CASES.items()}
@@ -68,7 +68,7 @@ def table() -> str:
 
 
 def _trained(case: Case, settings: StrategySettings) -> np.ndarray | None:
-    """Returns all weights of the case, trained under a strategy, as one vector; None where the two are refused."""
+    """Return all weights of the case, trained under a strategy, as one vector; None where the two are refused."""
     try:
         return run(case, strategy(settings))[0]
     except UserError:
@@ -80,7 +80,7 @@ def _difference(weights: np.ndarray | None, expected: np.ndarray) -> str:
 
 
 def main() -> None:
-    """Prints the table, and puts it into the page that the command line names."""
+    """Print the table, and put it into the page that the command line names."""
     began = time.perf_counter()
     found = table()
     print(found)

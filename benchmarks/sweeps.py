@@ -18,7 +18,7 @@ TIMES = ("seconds", "_per_second", "_milliseconds", "_fraction", "_bytes", "_mib
 
 
 def launchers(rounds: int) -> Samples:
-    """Measures the ways to run the same jobs, which all must give the same metrics to the bit, and searches."""
+    """Measure the ways to run the same jobs, which all must give the same metrics to the bit, and searches."""
     ways: dict[str, Way] = {
         "sweep": with_jobs(partial(sweep, 1)),
         "sweep, two at a time": with_jobs(partial(sweep, 2)),
@@ -42,7 +42,7 @@ def commands(outputs: Path) -> Figures:
 
 
 def search(n_jobs: int) -> Figures:
-    """Trains the trials of a search over the learning rate, and evaluates and exports the best."""
+    """Train the trials of a search over the learning rate, and evaluates and exports the best."""
     space = "optimizer.learning_rate=tag(log,interval(1e-4,1e-2))"
     given = ("sweep=tpe", f"sweep.trials={TRIALS}", "sweep.pruner=none", f"sweep.n_jobs={n_jobs}", space)
     with tempfile.TemporaryDirectory() as outputs:
@@ -57,7 +57,7 @@ def hydra(python: str, *arguments: str, outputs: Path) -> Figures:
 
 
 def with_jobs(run: Callable[..., Figures]) -> Way:
-    """Runs `run` in an empty folder; adds the seconds of a job that are not its training, by when each has ended.
+    """Run `run` in an empty folder; add the seconds of a job that are not its training, by when each has ended.
 
     What a job trains is taken from the first one: all others build and trace while the one before is evaluated.
     """

@@ -26,7 +26,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """Names the row in files."""
+        """Name the row in files."""
         return self.name if self.against is None else f"{self.name} / {self.against}"
 
     @property
@@ -34,7 +34,7 @@ class Row:
         return self.at_most if self.at_least is None else self.at_least
 
     def values(self, samples: Samples) -> list[float]:
-        """Returns the value of each round; raises KeyError where the samples do not have it."""
+        """Return the value of each round; raise KeyError where the samples do not have it."""
         ours = samples[self.ours][self.figure]
         if self.against is None:
             return ours
@@ -42,13 +42,13 @@ class Row:
         return ratios(theirs, ours) if self.at_least is not None else ratios(ours, theirs)
 
     def is_met(self, value: float) -> bool:
-        """Returns whether `value` reaches the target."""
+        """Return whether `value` reaches the target."""
         if self.at_least is not None:
             return value >= self.at_least
         return self.at_most is None or value <= self.at_most
 
     def has_regressed(self, value: float, recorded: float) -> bool:
-        """Returns whether `value` is worse than half of what was recorded: half the speed, or twice the cost."""
+        """Return whether `value` is worse than half of what was recorded: half the speed, or twice the cost."""
         return value < recorded / 2 if self.at_least is not None else value > 2 * recorded
 
 

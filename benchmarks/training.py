@@ -13,7 +13,7 @@ BATCH, STEPS, SCORED, BATCHES = 128, 96, 256, 23
 
 
 def convnet(rounds: int) -> Samples:
-    """Measures epochs of the MNIST convnet, with tracking, metrics, checkpoints and progress; a round is an epoch."""
+    """Measure epochs of the MNIST convnet, with tracking, metrics, checkpoints and progress; a round is an epoch."""
     examples, validated = BATCH * STEPS, SCORED * BATCHES
     data = (
         "data=synthetic", "data.height=28", "data.width=28", "data.channels=1", f"data.examples={examples + validated}",
@@ -34,7 +34,7 @@ def convnet(rounds: int) -> Samples:
 
 
 def frozen_features(rounds: int) -> Samples:
-    """Measures the features of a frozen MobileNetV2 of width 0.35 against its bare inference, images of 160 pixels."""
+    """Measure the features of a frozen MobileNetV2 of width 0.35 against its bare inference, images of 160 pixels."""
     from benchmarks.bare import Bare
     from benchmarks.models import built, device, images, trained_by_adam
     from stages.reporter import Reporter

@@ -13,7 +13,7 @@ from stages.strategy import strategy
 
 
 def main() -> None:
-    """Runs the cases under the strategy that the cluster is for: with servers, ParameterServerStrategy."""
+    """Run the cases under the strategy that the cluster is for: with servers, ParameterServerStrategy."""
     path, steps, *names = sys.argv[1:]
     given = json.loads(os.environ["TF_CONFIG"])
     servers = "ps" in given["cluster"]

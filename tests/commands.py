@@ -364,7 +364,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> None:
 
 
 def _start_server_of_jobs() -> None:
-    """Starts the server that a sweep has its jobs forked from, which would import TensorFlow as a process of its own.
+    """Start the server that a sweep has its jobs forked from, which would import TensorFlow as a process of its own.
 
     Forked instead, while there is but one thread, with the streams, signals and parent that it would have. After that
     this process has no TensorFlow: with it a sweep would fork its jobs itself, from threads that MLflow has started.

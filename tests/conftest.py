@@ -56,7 +56,7 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Starts TensorFlow, before any test module is imported; what only hands tests to workers does without it."""
+    """Start TensorFlow, before any test module is imported; what only hands tests to workers does without it."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
     environment.prepare()
@@ -75,13 +75,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leaves modules alone: the garbage collector would look through them again and again, half a second a time."""
+    """Leave modules alone: the garbage collector would look through them again and again, half a second a time."""
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Notes all tests before any is left out, and puts the files that take longest first."""
+    """Note all tests before any is left out, and put the files that take longest first."""
     config.stash[COLLECTED] = {item.nodeid for item in items}
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
@@ -105,7 +105,7 @@ def migrated_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outputs_in(folder: Path, store: Path) -> Path:
-    """Makes a folder for runs in `folder`, with a copy of the empty `store` in it."""
+    """Make a folder for runs in `folder`, with a copy of the empty `store` in it."""
     outputs = folder / "outputs"
     outputs.mkdir()
     shutil.copy(store, outputs / "mlflow.db")
@@ -125,7 +125,7 @@ def module_outputs(tmp_path_factory: pytest.TempPathFactory, migrated_store: Pat
 
 @pytest.fixture
 def pipeline_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs `python -m pipeline` from a directory that is not the project's; for options see `commands.start`."""
+    """Run `python -m pipeline` from a directory that is not the project's; for options see `commands.start`."""
     return functools.partial(commands.run, cwd=tmp_path)
 
 
@@ -139,7 +139,7 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def shared(*parts: str) -> Path:
-    """Returns the path of real data that is kept beside the project; skips the test where it is absent."""
+    """Return the path of real data that is kept next to the project; skip the test if it is absent."""
     path = SHARED_DATA.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"real data is not at {'/'.join(('..', 'shared', 'data', *parts))}")

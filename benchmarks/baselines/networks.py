@@ -4,7 +4,7 @@ import keras
 
 
 def convnet(shape: tuple[int, int, int] = (28, 28, 1)) -> keras.Model:
-    """Returns the network of keras.io/examples/vision/mnist_convnet, to logits."""
+    """Return the network of keras.io/examples/vision/mnist_convnet, to logits."""
     padding = "same" if shape[0] < 16 else "valid"
     return keras.Sequential(
         [
@@ -21,7 +21,7 @@ def convnet(shape: tuple[int, int, int] = (28, 28, 1)) -> keras.Model:
 
 
 def photo_convnet(size: int, classes: int) -> keras.Model:
-    """Returns blocks of two convolutions with BatchNorm, each with half the resolution, to logits."""
+    """Return blocks of two convolutions with BatchNorm, each with half the resolution, to logits."""
     layers = [keras.layers.Input((size, size, 3)), keras.layers.Rescaling(1 / 255)]
     for block, filters in enumerate((16, 32, 64, 128, 256)):
         layers += [keras.layers.MaxPooling2D(2)] if block else []

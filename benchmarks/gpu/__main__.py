@@ -27,7 +27,7 @@ FOLDER = Path("outputs/gpu-check")
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Return the exit code."""
     given = arguments()
     budget = Budget(given.seconds)
     plan = TINY if given.tiny else FULL
@@ -74,7 +74,7 @@ GROUPS = {
 
 
 def names_of(only: str) -> set[str]:
-    """Returns the laws and networks that `--only` names."""
+    """Return the laws and networks that `--only` names."""
     names = {part for name in only.split(",") for part in GROUPS.get(name, (name,))}
     every = {name for names in GROUPS.values() for name in names}
     if unknown := sorted(names - every):

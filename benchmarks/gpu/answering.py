@@ -52,7 +52,7 @@ class Budget:
             self._row_ends = math.inf
 
     def need(self, seconds: float = 0.0) -> None:
-        """Raises OutOfTime if no more than `seconds` are left."""
+        """Raise OutOfTime if no more than `seconds` are left."""
         if self.left <= seconds:
             raise OutOfTime
 
@@ -67,7 +67,7 @@ class Answerer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, name: str, **arguments: object) -> Any:
-        """Returns the result of a request.
+        """Return the result of a request.
 
         Raises:
             OutOfTime: if the budget ends before the answer comes. The process is ended.
@@ -105,7 +105,7 @@ class Answerer:
             )
 
     def _line(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Returns the next line of a process; nothing if it has ended."""
+        """Return the next line of a process; nothing if it has ended."""
         assert process.stdout is not None
         line = b""
         with selectors.DefaultSelector() as selector:
@@ -136,6 +136,6 @@ def answer_requests(functions: Mapping[str, Callable[..., object]]) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the type of an error and the first line of its message."""
+    """Return the type of an error and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]

@@ -28,7 +28,7 @@ def test_processes_that_share_cores_take_turns() -> None:
 @pytest.mark.parametrize("packs", [1, 2, 7])
 @pytest.mark.parametrize("compute", [0.001, 0.01, 1.0])
 def test_packs_overlap_the_backward_pass(packs: int, compute: float) -> None:
-    """Simulates the link, pack by pack."""
+    """Simulate the link, pack by pack."""
     size, replicas = 1e7, 4
     free = end = 0.0
     for pack in range(packs):

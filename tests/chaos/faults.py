@@ -118,7 +118,7 @@ class Case:
     tolerance: float = 0.0
 
     def kill(self, chance: random.Random, index: int, usual_seconds: float) -> Kill:
-        """Returns a moment of each kind in turn."""
+        """Return a moment of each kind in turn."""
         worker, anywhere = chance.randrange(self.workers), after(usual_seconds * chance.random())
         if self.results is not of_run:
             return anywhere
@@ -135,7 +135,7 @@ class Case:
 
 
 def run(outputs: Path, *arguments: str, module: str = "pipeline", kill: Kill | None = None) -> int:
-    """Runs `python -m <module> <arguments>`; returns its exit code: -9 where it was killed, children included."""
+    """Run `python -m <module> <arguments>`; return its exit code: -9 where it was killed, children included."""
     kill = kill or Kill("never")
     with printed(outputs).open("a") as log:
         variables = {**os.environ, **kill.variables}
@@ -152,7 +152,7 @@ def run(outputs: Path, *arguments: str, module: str = "pipeline", kill: Kill | N
 
 
 def kill_all(pid: int) -> None:
-    """Kills a process and all that it has started."""
+    """Kill a process and all that it has started."""
     with suppress(psutil.NoSuchProcess):
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         for process in processes:
@@ -165,7 +165,7 @@ def printed(outputs: Path) -> Path:
 
 
 def trial(case: Case, outputs: Path, kills: Sequence[Kill], expected: Mapping[str, Any]) -> int:
-    """Kills the command at each of `kills` and repeats it to its end; returns how many of them have hit it.
+    """Kill the command at each of `kills`, and repeat it to its end; return how many of them have hit it.
 
     Raises:
         AssertionError: where it has not survived.
@@ -201,7 +201,7 @@ def is_over(outputs: Path) -> bool:
 
 
 def recorded(outputs: Path, count: int = 1) -> tuple[mlflow.MlflowClient, list[Run]]:
-    """Returns the store and its runs; asserts that each is there once, FINISHED, with no step of a metric twice."""
+    """Return the store and its runs; assert that each is there once, FINISHED, with no step of a metric twice."""
     client = mlflow.MlflowClient(f"sqlite:///{outputs}/mlflow.db")
     [own] = client.search_experiments(filter_string="name != 'Default'")
     runs: list[Run] = list(client.search_runs([own.experiment_id]))
@@ -239,7 +239,7 @@ def is_of_machine(name: str) -> bool:
 
 
 def of_run(outputs: Path) -> dict[str, Any]:
-    """Returns weights, states and history of the only run."""
+    """Return weights, states and history of the only run."""
     folder = assert_whole_run(outputs).folder
     with np.load(sorted((folder / "checkpoints").glob("step-*.npz"))[-1], allow_pickle=False) as file:
         found = {name: file[name] for name in file.files if name.split(".")[0] in ("model", "optimizer", AVERAGES)}
@@ -252,7 +252,7 @@ def of_run(outputs: Path) -> dict[str, Any]:
 
 
 def of_sweep(outputs: Path) -> dict[str, Any]:
-    """Returns each job's metrics."""
+    """Return each job's metrics."""
     _, runs = recorded(outputs, 1 + JOBS)
     summaries = [Summary.read(path.parent) for path in outputs.glob(f"sweeps/*/*/{NAME}")]
     jobs = {run.info.run_id for run in runs if "mlflow.parentRunId" in run.data.tags}
@@ -264,7 +264,7 @@ def of_sweep(outputs: Path) -> dict[str, Any]:
 
 
 def of_search(outputs: Path) -> dict[str, Any]:
-    """Returns the trials and the best of them, of which the store has one more run: that which tests it."""
+    """Return the trials and the best of them, of which the store has one more run: that which tests it."""
     recorded(outputs, 2 + JOBS)
     [file] = outputs.glob(f"sweeps/*/{STUDY}")
     study = optuna.load_study(study_name="search", storage=open_storage(file))

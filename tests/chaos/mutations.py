@@ -371,7 +371,7 @@ MUTATIONS = (
 
 
 def copied(tree: Path, folder: Path) -> Path:
-    """Returns a copy of the parts of `tree` that tests need."""
+    """Return a copy of the parts of `tree` that tests need."""
     for name in ("pipeline", "stages", "conf", "tests", "benchmarks", "docs"):
         shutil.copytree(tree / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in tree.glob("*.*"):
@@ -381,7 +381,7 @@ def copied(tree: Path, folder: Path) -> Path:
 
 
 def outcome(one: Mutation, tree: Path) -> str:
-    """Returns `caught`, `survived`, or what is wrong with the mutation itself."""
+    """Return `caught`, `survived`, or what is wrong with the mutation itself."""
     with tempfile.TemporaryDirectory() as name:
         folder = copied(tree, Path(name))
         path = folder / one.path

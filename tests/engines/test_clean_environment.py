@@ -24,7 +24,7 @@ USED = "import json, sys, mlflow; mlflow.pyfunc.load_model({!r}); print(json.dum
 
 
 def installed(requirements: list[Requirement]) -> dict[str, metadata.Distribution]:
-    """Returns the distributions that pip would install for `requirements`, each in the version that is at hand."""
+    """Return the distributions that pip would install for `requirements`, each in the version that is at hand."""
     found: dict[str, metadata.Distribution] = {}
     while requirements:
         requirement = requirements.pop()
@@ -41,7 +41,7 @@ def installed(requirements: list[Requirement]) -> dict[str, metadata.Distributio
 
 
 def linked_environment(folder: Path, distributions: list[metadata.Distribution]) -> Path:
-    """Makes a virtual environment of these distributions alone, of hard links to their files; returns its Python."""
+    """Make a virtual environment of these distributions alone, of hard links to their files; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     [site] = folder.glob("lib/python3*/site-packages")
     for distribution in distributions:

@@ -93,7 +93,7 @@ def slurm() -> Iterator[Path]:
 
 
 def hold() -> None:
-    """Starts Slurm, prints the address of its configuration, and ends it when standard input does."""
+    """Start Slurm, print the address of its configuration, and end it when standard input does."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -141,7 +141,7 @@ def _start_munge(folder: Path) -> None:
 
 
 def _end(folder: Path) -> None:
-    """Ends the daemons, and whatever their jobs have left."""
+    """End the daemons, and whatever their jobs have left."""
     for path in (*folder.glob("slurm*.pid"), folder / "munge" / "pid"):
         with suppress(OSError, ValueError, psutil.NoSuchProcess):
             daemon = psutil.Process(int(path.read_text()))
@@ -156,7 +156,7 @@ def _end(folder: Path) -> None:
 
 
 def processes(folder: Path, node: str | None = None) -> list[psutil.Process]:
-    """Returns the processes of jobs: those that Slurm has started, on `node` or on any."""
+    """Return the processes of jobs: those that Slurm has started, on `node` or on any."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -169,7 +169,7 @@ def processes(folder: Path, node: str | None = None) -> list[psutil.Process]:
 
 
 def ask(*command: str) -> str:
-    """Returns what a command of Slurm's prints, without white space around it."""
+    """Return what a command of Slurm's prints, without white space around it."""
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
 
 

@@ -61,7 +61,7 @@ class Submitted:
         return self.wait_for(r"Slurm job ([\d_]+)")[1]
 
     def wait_for(self, pattern: str, count: int = 1) -> re.Match[str]:
-        """Waits until `pattern` has been printed `count` times, and returns the last match."""
+        """Wait until `pattern` has been printed `count` times, and return the last match."""
         deadline = time.monotonic() + SECONDS
         while len(found := list(re.finditer(pattern, self.printed))) < count:
             assert time.monotonic() < deadline, self.printed
@@ -78,7 +78,7 @@ class Submitted:
 
 
 def ended(outputs: Path, *arguments: str) -> Submitted:
-    """Returns a command that has ended well."""
+    """Return a command that has ended well."""
     submitted = Submitted(outputs, *arguments)
     try:
         assert submitted.end() == 0, submitted.printed
@@ -234,7 +234,7 @@ def test_a_sweep_submits_its_jobs_and_is_resumed(cluster: Path, outputs: Path) -
 
 
 def ids(submitted: Submitted) -> list[str]:
-    """Returns the ids of the Slurm jobs that the command has named, each once."""
+    """Return the ids of the Slurm jobs that the command has named, each once."""
     return sorted(set(re.findall(r"Slurm job (\d+)[: ]", submitted.printed)))
 
 

@@ -56,7 +56,7 @@ class Running:
         self.everyone = psutil.Process(self.process.pid).children(recursive=True)
 
     def member(self, name: str) -> psutil.Process:
-        """Returns the process that writes `<name>.log`; the chief is the one that writes `pipeline.log`."""
+        """Return the process that writes `<name>.log`; the chief is the one that writes `pipeline.log`."""
         wanted = "pipeline.log" if name == "chief" else f"{name}.log"
         for process in self.everyone:
             if any(f"/{wanted}" in os.path.realpath(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()):
@@ -64,7 +64,7 @@ class Running:
         raise AssertionError(f"no {name} among {self.everyone}")
 
     def end(self, seconds: float = 300, others_seconds: float = 15) -> int:
-        """Returns the exit code; all other processes have ended by `others_seconds` later."""
+        """Return the exit code; all other processes have ended by `others_seconds` later."""
         code = self.process.wait(seconds)
         _gone, alive = psutil.wait_procs(self.everyone, timeout=others_seconds)
         assert not alive, alive
@@ -100,7 +100,7 @@ def start(outputs: Path) -> Iterator[Start]:
 
 
 def by_hand(strategy: StrategySettings) -> list[dict[str, str]]:
-    """Returns the environments of the members of a cluster that is started by hand, as on several machines."""
+    """Return the environments of the members of a cluster that is started by hand, as on several machines."""
     return [{"TF_CONFIG": task.tf_config} for task in local_tasks(strategy.members())]
 
 

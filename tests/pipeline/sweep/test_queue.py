@@ -134,7 +134,7 @@ def test_a_job_that_cannot_start_does_not_keep_the_others_from_it(
 
 
 def notes(decision: Decision, link: Link, variables: object, reloads_afresh: bool, until: str) -> None:
-    """Stands for a job that trains in its turn, is evaluated until the next one does `until`, and is sent meanwhile."""
+    """Stand for a job that trains in its turn, is evaluated until the next one does `until`, and is sent meanwhile."""
     folder, turn = decision.folder.path, link.turn
     folder.mkdir(parents=True, exist_ok=True)
     number, events = int(folder.name), folder.with_name("events")
@@ -194,7 +194,7 @@ def test_waiting_for_its_turn_does_not_count_for_the_time_limit_of_a_job() -> No
 
 
 def finishes_and_dies(decision: Decision, link: Link, variables: object, reloads_afresh: bool) -> None:
-    """Stands for a job that is killed while it prints its results or waits for their upload."""
+    """Stand for a job that is killed while it prints its results or waits for their upload."""
     Summary("abcdef12", "FINISHED", "tried", decision.folder.path, {}).write(decision.folder.path)
     os._exit(9)
 

@@ -43,7 +43,7 @@ Process = commands.Command | subprocess.Popen[str]
 def running(
     outputs: Path, *given: str, is_forked: bool = True, ignored: signal.Signals | None = None
 ) -> Iterator[Process]:
-    """Runs the command; in a process that begins with it for signals that come, or are `ignored`, from the first on."""
+    """Run the command; in a process that begins with it for signals that come, or are `ignored`, from the first on."""
     words = (*LONG, *given, f"outputs={outputs}")
     process: Process
     if is_forked:
