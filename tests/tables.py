@@ -13,7 +13,7 @@ from pipeline.paths import CONF
 
 
 def refused() -> str:
-    """Returns the table of refused combinations of settings: why, and what to type instead."""
+    """Return the table of refused combinations of settings: why, and what to type instead."""
     rows = ["| combination | why | try |", "|---|---|---|"]
     for rule in REFUSED:
         rows.append(f"| {_typed(rule.combination)} | {_linked(rule.why)} | {_typed(rule.fix)} |")
@@ -21,7 +21,7 @@ def refused() -> str:
 
 
 def groups() -> str:
-    """Returns the table of the groups of conf/."""
+    """Return the table of the groups of conf/."""
     options = read_options([CONF])
     rows = ["| group | decides | default |", "|---|---|---|"]
     for group in options.groups:
@@ -31,7 +31,7 @@ def groups() -> str:
 
 
 def options() -> str:
-    """Returns the table of the options of conf/, with the first lines of their files."""
+    """Return the table of the options of conf/, with the first lines of their files."""
     choices = read_options([CONF])
     rows = ["| option | description |", "|---|---|"]
     for group, names in choices.groups.items():
@@ -43,18 +43,18 @@ def options() -> str:
 
 
 def _description(path: Path) -> str:
-    """Returns the first comment line of an option's file, other than Hydra's `@package`."""
+    """Return the first comment line of an option's file, other than Hydra's `@package`."""
     lines = [line.strip("# \n") for line in path.read_text().splitlines() if line.startswith("#")]
     return next((line for line in lines if not line.startswith("@")), "")
 
 
 def _typed(template: str) -> str:
-    """Returns a text with settings as code, and `<name>` for values to be filled in."""
+    """Return a text with settings as code, and `<name>` for values to be filled in."""
     return re.sub(r"[\w.]+[=>][^\s]+|\b[a-z]+\.[a-z_]+", r"`\g<0>`", template)
 
 
 def _linked(reason: str) -> str:
-    """Returns a reason with the issues that it names as links."""
+    """Return a reason with the issues that it names as links."""
     return re.sub(r"github\.com/(\w+)-team/(\w+)/issues/(\d+)", r"[\2#\3](https://\g<0>)", reason)
 
 
@@ -63,7 +63,7 @@ TABLES: Mapping[str, Callable[[], str]] = {"refused": refused, "groups": groups,
 
 
 def updated(text: str) -> str:
-    """Returns a page with its generated tables as they are now."""
+    """Return a page with its generated tables as they are now."""
     for name, table in TABLES.items():
         for begin in re.findall(rf"<!-- {name}:begin[^>]*-->\n", text):
             before, _, after = text.partition(begin)
@@ -73,7 +73,7 @@ def updated(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrites the pages that have changed, and prints their names."""
+    """Rewrite the pages that have changed, and print their names."""
     root = CONF.parent
     for page in (root / "README.md", *sorted((root / "docs").glob("**/*.md"))):
         text = page.read_text()
