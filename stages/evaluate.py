@@ -86,7 +86,7 @@ def evaluate(
         values={f"test/{name}": value for name, value in values.items()},
         intervals={f"test/{name}": ends for name, ends in report.intervals.items()},
         notes=[about, *verdicts, *warned],
-        sections=sections,
+        sections=[*report.sections, *sections],
     )
     if folder is not None:
         files["report"] = write_report(report, folder)

@@ -163,8 +163,7 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
         return None
     column = task.view.column
     known = {name: predicted[name] for name in ("weight", "group", column) if name in predicted}
-    rows = np.broadcast_to(trivial.row.astype(np.float32), (len(predicted[column]), len(trivial.row)))
-    theirs = {**known, **task.head.columns(rows)}
+    theirs = {**known, **task.head.columns(trivial.rows(predicted))}
     values = {metric.name: float(metric.by_example(theirs).mean()) for metric in trivial.metrics}
     by_loss = _difference(LogLoss(), theirs, predicted, confidence) if trivial.by_loss else None
     difference = _difference(task.comparable[0], theirs, predicted, confidence)

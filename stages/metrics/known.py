@@ -10,9 +10,14 @@ from stages.metrics.estimates import Columns, Estimate
 from stages.metrics.labels import ExactMatch, MacroF1
 from stages.metrics.metric import Metric
 from stages.metrics.numbers import R2, Mae, Rmse
+from stages.metrics.segmentation import Dice, MeanIou, PixelAccuracy
 
 KNOWN: Mapping[str, Metric] = {
-    metric.name: metric for metric in (Accuracy(), MacroF1(), ExactMatch(), Rmse(), Mae(), R2(), LogLoss())
+    metric.name: metric
+    for metric in (
+        *(Accuracy(), MacroF1(), ExactMatch(), Rmse(), Mae(), R2(), LogLoss()),
+        *(MeanIou(), Dice(), PixelAccuracy()),
+    )
 }
 
 

@@ -10,7 +10,9 @@ from omegaconf import II, MISSING
 from stages.errors import UserError
 from stages.settings.ranges import choice, holds, number, option, text
 
-METRICS = ("loss", "accuracy", "auc", "rmse", "mae", "r2", "macro_f1", "exact_match")
+METRICS = (
+    "loss", "accuracy", "auc", "rmse", "mae", "r2", "macro_f1", "exact_match", "mean_iou", "dice", "pixel_accuracy",
+)  # fmt: skip
 """Metrics of the project's own tasks."""
 
 
@@ -18,7 +20,7 @@ METRICS = ("loss", "accuracy", "auc", "rmse", "mae", "r2", "macro_f1", "exact_ma
 class TaskSettings:
     """Task: what is predicted, and the loss and metrics for it."""
 
-    kind: str = choice("auto", "auto", "classification", "multi_label", "regression")
+    kind: str = choice("auto", "auto", "classification", "multi_label", "regression", "segmentation")
     """Kind of the task. `auto`: detected from the target."""
     _target_: str | None = None
     """Import path of your own function, which changes the task of the data. null: the project's task for the kind."""
@@ -68,6 +70,14 @@ class RegressionSettings(TaskSettings):
     """Predicts one or more numbers."""
 
     kind: str = choice("regression", "regression")
+
+
+@option("task", "segmentation")
+@dataclass(kw_only=True)
+class SegmentationSettings(TaskSettings):
+    """Predicts the class of each pixel of an image."""
+
+    kind: str = choice("segmentation", "segmentation")
 
 
 @dataclass(kw_only=True)
@@ -242,7 +252,8 @@ class TrainSettings:
     """Weight of each class in the loss and the metrics of training: a list, or `balanced`, which is examples / (classes
     × examples of the class). It multiplies the example's own weight, and the loss of a batch is divided by the sum of
     the weights. For several labels it multiplies a label's loss if the label applies, without that division; `balanced`
-    is then examples without the label / examples with it."""
+    is then examples without the label / examples with it. For segmentation it multiplies the losses of pixels, relative
+    to a mean of 1 over the pixels of the training split."""
     monitor: str = text(
         "val_loss", r"(val_)?\w+", "a metric of the task, with the prefix val_ for validation", "val_loss"
     )

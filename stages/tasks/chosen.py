@@ -89,11 +89,14 @@ def chosen_task(found: Task, settings: TaskSettings, targets: Column) -> Task:
     """Return the task of a network.
 
     Args:
-        found: of the data set. targets: of its training split.
+        found: The task of the data set.
+        settings: The user's choices.
+        targets: The targets of the training split.
 
     Raises:
-        UserError: where the target does not fit, or a loss, a metric or a class cannot be used.
+        UserError: If the target does not fit, or a loss, a metric or a class cannot be used.
     """
+    found = found.of_targets(targets)
     if settings.kind not in ("auto", found.kind):
         raise UserError(
             f"task={settings.kind} does not match the target ({', '.join(found.names[:5])}), which needs "

@@ -185,14 +185,7 @@ class ClassHead(ProbabilityHead):
         if self.single_logit:
             super().check(outputs)
             return
-        sums_to_one = bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
-        if sums_to_one != (self.given == "probabilities"):
-            add_up = "add up to 1" if sums_to_one else "do not add up to 1"
-            raise UserError(
-                f"model.outputs={self.given}, but the network's outputs for an example {add_up}",
-                "the kind of output that the last layer returns",
-                f"model.outputs={'probabilities' if sums_to_one else 'logits'}",
-            )
+        check_probabilities(outputs, self.given)
 
     def squashed(self, logits: tf.Tensor) -> tf.Tensor:
         """See `ProbabilityHead`."""
@@ -277,7 +270,7 @@ class CrossEntropy(WeightedLoss):
         plain = (_of_logits if of_logits else _of_probabilities)(targets, outputs)
         if not self.label_smoothing:
             return plain
-        logs = tf.nn.log_softmax(outputs) if of_logits else _logs_of_probabilities(outputs)
+        logs = tf.nn.log_softmax(outputs) if of_logits else logs_of_probabilities(outputs)
         uniform = -tf.reduce_mean(logs, axis=-1)
         return (1.0 - self.label_smoothing) * plain + self.label_smoothing * uniform
 
@@ -343,6 +336,23 @@ def classification(names: Sequence[str], single_logit: bool = False) -> Task:
     return task.with_metrics(KerasMetric(keras.metrics.AUC(name="auc"))) if single_logit else task
 
 
+def check_probabilities(outputs: np.ndarray, given: str) -> None:
+    """Raise UserError for outputs, [..., classes], that are not what `model.outputs` says.
+
+    Args:
+        outputs: Of the network, for some examples.
+        given: `logits` or `probabilities`.
+    """
+    sums_to_one = bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=-1), 1.0, atol=1e-3))
+    if sums_to_one != (given == "probabilities"):
+        add_up = "add up to 1" if sums_to_one else "do not add up to 1"
+        raise UserError(
+            f"model.outputs={given}, but the network's outputs for an example {add_up}",
+            "the kind of output that the last layer returns",
+            f"model.outputs={'probabilities' if sums_to_one else 'logits'}",
+        )
+
+
 def _is_mixed(targets: tf.Tensor) -> bool:
     return bool(targets.shape.rank == 2)
 
@@ -354,11 +364,12 @@ def _of_logits(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def _of_probabilities(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    logs = _logs_of_probabilities(outputs)
+    logs = logs_of_probabilities(outputs)
     if _is_mixed(targets):
         return -tf.reduce_sum(tf.cast(targets, logs.dtype) * logs, axis=-1)
     return -tf.gather(logs, tf.cast(targets, tf.int32), batch_dims=1)
 
 
-def _logs_of_probabilities(outputs: tf.Tensor) -> tf.Tensor:
-    return tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0))  # Keras' own bound
+def logs_of_probabilities(outputs: tf.Tensor) -> tf.Tensor:
+    """Return the logarithms of probabilities, which are not less than Keras' own bound."""
+    return tf.math.log(tf.clip_by_value(outputs, 1e-7, 1.0))

@@ -121,6 +121,10 @@ class Head(ABC):
         """The shape of the network's outputs for an example."""
         return (self.units,)
 
+    def of_targets(self, targets: Column) -> Self:
+        """Return the head for the targets of a data set. It matters to heads whose shape depends on them."""
+        return self
+
     def of_network(self, outputs: str) -> Self:
         """Return the head of a network that returns what `model.outputs` says, `logits` or `probabilities`."""
         return self
@@ -254,6 +258,15 @@ class Trivial:
 
     by_loss: bool
     """Whether the log loss is compared too, because the primary metric can hardly tell models apart."""
+
+    def rows(self, columns: Columns) -> np.ndarray:
+        """Return the prediction for each of n examples, as `Head.rows` returns them, float32 [n, width].
+
+        Args:
+            columns: Those of the network's predictions, of which those of the targets may be used.
+        """
+        count = len(next(iter(columns.values())))
+        return np.broadcast_to(self.row.astype(np.float32), (count, len(self.row)))
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ class Task:
     @property
     def column_names(self) -> tuple[str, ...]:
         """Names of the columns of `predictions.parquet`: those of the target and of the predictions."""
-        return (self.view.column, *self.head.columns(np.zeros((1, self.head.width), np.float32)))
+        predictions = self.head.columns(np.zeros((1, self.head.width), np.float32))
+        return tuple(dict.fromkeys((self.view.column, *predictions)))
 
     @property
     def described(self) -> dict[str, Any]:
@@ -93,6 +94,11 @@ class Task:
     def for_training(self, settings: TrainSettings, targets: Column) -> Task:
         """Return the task with the loss that settings describe. targets: Of the training split."""
         return replace(self, loss=self.loss.for_training(settings, targets))
+
+    def of_targets(self, targets: Column) -> Task:
+        """Return the task for the targets of a data set, such as masks of one size."""
+        head = self.head.of_targets(targets)
+        return self if head is self.head else replace(self, head=head, loss=self.loss.with_head(head))
 
     def of_network(self, outputs: str) -> Task:
         """Return the task of a network that returns what `model.outputs` says."""

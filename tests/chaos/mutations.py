@@ -140,7 +140,7 @@ MUTATIONS = (
     mutation("stages/data/batches.py", "(replica + 1) * count // replicas)", "count)", BATCHES, "-k", "share"),
     mutation("stages/data/batches.py", "tf.constant(1.0 / replicas,", "tf.constant(1.0,", BATCHES, "-k", "share"),
     mutation(
-        "stages/tasks/classification.py", 'if sums_to_one != (self.given == "probabilities"):', "if False:",
+        "stages/tasks/classification.py", 'if sums_to_one != (given == "probabilities"):', "if False:",
         "tests/stages/test_model.py", "-k", "told_apart",
     ),
     mutation(
