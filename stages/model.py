@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from stages.settings.places import content_digest
 from stages.settings.train import TaskSettings
 from stages.targets import arguments_of, import_target, target_of
 from stages.tasks.chosen import chosen_task
+from stages.tasks.parts import Head
 from stages.tasks.task import Task
 from stages.transfer.pretrained import freeze, load_weights
 
@@ -75,7 +76,7 @@ def model(
         with keras_floats(policy):
             if patterns:
                 reset_names()  # a network that is built again has the same
-            network = _build(function, arguments, dataset, task.head.units)
+            network = _build(function, arguments, dataset, task.head)
             set_layer_policies(network, patterns)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
@@ -197,14 +198,21 @@ def _tf32(strategy: Strategy, policy: str, reporter: Reporter) -> str:
 
 
 def _build(
-    function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, outputs: int
+    function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, head: Head
 ) -> keras.Model:
+    """Return the network that a function builds.
+
+    The function is called with the shape of the inputs and the number of outputs. If it has a parameter `categories`
+    or `output_shape`, it also receives the sizes of the vocabularies or the shape of the outputs of an example, such as
+    that of a map.
+    """
     name = f"{function.__module__}.{getattr(function, '__name__', '')}"
     shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
     categories = sizes(dataset.features)
     shape = shapes if len(shapes) > 1 or categories else next(iter(shapes.values()))
     keep_names(shapes)
-    taken = signature(function).parameters.get("categories")  # of the project's, texts need it, and images have none
+    parameters = signature(function).parameters
+    taken = parameters.get("categories")  # of the project's, texts need it, and images have none
     kind = "image" if taken is None else "text" if taken.default is taken.empty else ""
     lacks = {
         "image": dataset.images is None,
@@ -214,10 +222,14 @@ def _build(
         given = ", ".join(f"{key} ({feature.kind})" for key, feature in [*dataset.features.items()][:5])
         problem = f"{name} requires {kind}s, but {dataset.name} has {given}"
         raise UserError(problem, "a network for these features", "model=auto")
+    if function.__module__.startswith("stages.networks."):
+        _refuse_other_shape(name, parameters.get("output_shape"), head)
     if isinstance(shape, dict) and taken is not None:
         arguments = {**arguments, "categories": categories}
+    if "output_shape" in parameters:
+        arguments = {**arguments, "output_shape": head.shape}
     try:
-        network = function(shape, outputs, **arguments)
+        network = function(shape, head.units, **arguments)
     except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype
         reason = str(error).strip().splitlines()[0]
         raise UserError(
@@ -228,6 +240,25 @@ def _build(
     if not isinstance(network, keras.Model):
         raise UserError(f"{name} returned {network!r:.100}", "a keras.Model", "return keras.Model(inputs, outputs)")
     return network
+
+
+def _refuse_other_shape(name: str, output_shape: Parameter | None, head: Head) -> None:
+    """Refuse a network of the project that returns a map, or one vector, for targets that need the other.
+
+    Args:
+        name: The function that builds the network.
+        output_shape: Its parameter of this name. Without a default, the network always returns a map.
+        head: The head of the task.
+    """
+    is_map = len(head.shape) > 1
+    if is_map and output_shape is None:
+        problem = f"{name} returns one vector per image, but the targets need outputs of shape {head.shape}"
+        raise UserError(
+            problem, "a network that returns a map: model=unet, or a network of keras.applications", "model=unet"
+        )
+    if not is_map and output_shape is not None and output_shape.default is output_shape.empty:
+        problem = f"{name} returns a map, but the targets need {head.units} outputs per image"
+        raise UserError(problem, "a network that returns one vector per image", "model=auto")
 
 
 def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Model, policy: str) -> keras.Model:
@@ -297,9 +328,10 @@ def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:
         shown = (
             f"{outputs.dtype.name} of shape {tuple(outputs.shape)}" if tf.is_tensor(outputs) else f"{outputs!r:.200}"
         )
+        last = f'Dense({units}, dtype="{dtype}")' if len(shape) == 2 else f'Conv2D({units}, 1, dtype="{dtype}")'
         raise UserError(
             f"for two examples, the network returns {shown}",
             f"a single output, {dtype} of shape {shape}",
-            f'a last layer keras.layers.Dense({units}, dtype="{dtype}")',
+            f"a last layer keras.layers.{last}",
         )
     task.head.check(outputs.numpy())

@@ -2,7 +2,8 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -12,30 +13,43 @@ from stages.errors import UserError
 from stages.networks.batch_norm import BatchNormalization
 from stages.networks.keras_internals import all_layers, preprocess_input_of
 from stages.networks.precision import last_dtype
+from stages.networks.unet import decoded, map_head
 from stages.results import Normalization
 
 POOLING = {4: keras.layers.GlobalAveragePooling2D, 3: keras.layers.GlobalAveragePooling1D}
 """By the rank of what a backbone returns: a map of features, or one vector for each part of the image."""
 
 
-def application(
-    input_shape: tuple[int, int, int], num_classes: int, name: str, arguments: Mapping[str, Any], dropout: float
+def application(  # noqa: PLR0913  # its settings, and the shapes at both ends
+    input_shape: tuple[int, int, int],
+    num_classes: int,
+    name: str,
+    arguments: Mapping[str, Any],
+    dropout: float,
+    decoder: Sequence[int] = (),
+    output_shape: tuple[int, ...] = (),
 ) -> keras.Model:
-    """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
+    """Return a network from float [b, *input_shape] to logits, float32 or wider.
 
-    keras.applications' network without its top is the layer `backbone`; global average pooling, dropout and one dense
-    layer follow. Weights start at random. Its BatchNorms take the statistics of the whole batch, however many replicas
-    share it. Images of one channel are repeated to three, and the channels put into the order that the backbone was
-    trained on, so that pretrained weights fit.
+    keras.applications' network without its top is the layer `backbone`. For logits [b, num_classes], global average
+    pooling, dropout and one dense layer follow. For logits of each pixel, [b, H, W, num_classes], a decoder follows:
+    like the way up of a U-Net, it joins the features with those that the backbone has at higher resolutions.
+    Weights start at random. The BatchNorms use the statistics of the whole batch, however many replicas share it.
+    Images of one channel are repeated to three, and the channels put into the order that the backbone was trained on,
+    so that pretrained weights fit.
 
     Args:
-        name: of the class in keras.applications, such as MobileNetV2.
-        arguments: for the class, such as alpha; not those by which tops, weights and shapes are chosen.
-        dropout: in front of the dense layer, in [0, 1).
+        input_shape: Height, width and channels.
+        num_classes: Number of classes.
+        name: Name of the class in keras.applications, such as MobileNetV2.
+        arguments: Arguments of the class, such as alpha; not those by which tops, weights and shapes are chosen.
+        dropout: Part of the features that is dropped in front of the last layer, in [0, 1).
+        decoder: Filters of each level of the decoder, the lowest resolution first.
+        output_shape: Shape of an example's logits.
 
     Raises:
-        UserError: for a name that keras.applications does not have.
-        ValueError: for an argument that it does not take, or images that are too small.
+        UserError: If keras.applications has no class of this name.
+        ValueError: If the class does not accept an argument, or the images are too small.
     """
     channels = 3 if input_shape[-1] == 1 else input_shape[-1]
     try:
@@ -43,24 +57,31 @@ def application(
     except TypeError as error:  # of an argument that it does not take
         raise ValueError(str(error)) from error
     is_reversed = input_shape[-1] == 3 and _affine(name)[2]
-    return with_head(backbone, input_shape, num_classes, dropout, name.lower(), is_reversed)
+    behind = partial(pooled_head, num_classes=num_classes, dropout=dropout)
+    if len(output_shape) == 3:
+        levels = _levels(backbone)[: len(decoder)]
+        backbone = keras.Model(backbone.input, [backbone.output, *levels])
+        behind = partial(_decoded, filters=decoder[: len(levels)], dropout=dropout, output_shape=output_shape)
+    return with_head(backbone, input_shape, behind, name.lower(), is_reversed)
 
 
 def with_head(
     backbone: keras.Model,
     input_shape: tuple[int, int, int],
-    num_classes: int,
-    dropout: float,
+    behind: Callable[[Any], Any],
     name: str,
     is_reversed: bool = False,
 ) -> keras.Model:
-    """Returns `backbone` behind images, and before global average pooling, dropout and one dense layer.
+    """Return a network of images with `backbone` as the layer of this name.
 
-    It becomes the layer `backbone`, its BatchNorms synchronized over replicas. Images of one channel are repeated to
-    three.
+    Its BatchNorms are synchronized over replicas. Images of one channel are repeated to three.
 
     Args:
-        is_reversed: whether it was trained on blue, green and red.
+        backbone: Network from images to features.
+        input_shape: Height, width and channels of the images.
+        behind: Returns the outputs of the network from those of the backbone.
+        name: Name of the network.
+        is_reversed: Whether the backbone was trained on blue, green and red.
     """
     backbone.name = "backbone"  # EfficientNetV2 takes its `name` for the key of its blocks
     for layer in all_layers(backbone):
@@ -71,13 +92,42 @@ def with_head(
     inputs = keras.Input(input_shape)
     images = keras.layers.Concatenate(name="to_rgb")([inputs] * 3) if input_shape[-1] == 1 else inputs
     features = backbone(keras.ops.flip(images, axis=-1) if is_reversed else images)
+    return keras.Model(inputs, behind(features), name=name)
+
+
+def pooled_head(features: Any, num_classes: int, dropout: float) -> Any:
+    """Return the outputs [b, num_classes] of features: global average pooling, dropout and one dense layer."""
     pooling = POOLING.get(len(features.shape))
-    features = pooling(name="pooling")(features) if pooling else features
-    return keras.Model(inputs, head(features, num_classes, dropout), name=name)
+    return head(pooling(name="pooling")(features) if pooling else features, num_classes, dropout)
+
+
+def _levels(backbone: keras.Model) -> list[Any]:
+    """Return the last features that a backbone has at each resolution between those of its output and its input.
+
+    The lowest resolution comes first. Features of nearly the same size, such as padded ones, count as one resolution.
+    """
+    least, most = backbone.output.shape[1], backbone.input.shape[1]
+    levels: list[Any] = []
+    for layer in backbone.layers:
+        features = layer.output
+        if isinstance(layer, keras.layers.ZeroPadding2D) or isinstance(features, list) or len(features.shape) != 4:
+            continue
+        height = features.shape[1]
+        if least < height < most and height <= 0.75 * most:
+            same = [place for place, level in enumerate(levels) if 0.75 < height / level.shape[1] < 1 / 0.75]
+            levels = [level for place, level in enumerate(levels) if place not in same] + [features]
+    return sorted((level for level in levels if level.shape[1] > least / 0.75), key=lambda level: level.shape[1])
+
+
+def _decoded(outputs: Sequence[Any], filters: Sequence[int], dropout: float, output_shape: Sequence[int]) -> Any:
+    """Return logits [b, *output_shape] of a backbone's features, and of those at higher resolutions."""
+    features = decoded(outputs[0], outputs[1:], filters)
+    features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
+    return map_head(features, output_shape)
 
 
 def head(features: Any, num_classes: int, dropout: float) -> Any:
-    """Returns the outputs [b, num_classes] of features [b, d]: dropout and one dense layer."""
+    """Return the outputs [b, num_classes] of features [b, d]: dropout and one dense layer."""
     features = keras.layers.Dropout(dropout, name="dropout")(features) if dropout else features
     return keras.layers.Dense(num_classes, dtype=last_dtype(), name="head")(features)
 

@@ -1,4 +1,4 @@
-"""The network that suits what a data set has: convolutions for images and for a text, else dense layers."""
+"""The network that suits a data set: convolutions for images and for a text, a U-Net for masks, else dense layers."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,23 @@ from stages.networks.cnn import cnn
 from stages.networks.joined import Shapes
 from stages.networks.mlp import mlp
 from stages.networks.texts import text_cnn
-from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings
+from stages.networks.unet import unet
+from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings, UnetSettings
 from stages.targets import arguments_of
 
 
 def auto(
-    input_shape: tuple[int, ...] | Shapes, outputs: int, categories: Mapping[str, int] | None = None
+    input_shape: tuple[int, ...] | Shapes,
+    outputs: int,
+    categories: Mapping[str, int] | None = None,
+    output_shape: tuple[int, ...] = (),
 ) -> keras.Model:
-    """Returns `mlp`, or `cnn` for images, or `text_cnn` for one text, with the settings that these have by default."""
+    """Return `cnn` for images, `unet` if their targets are masks, `text_cnn` for one text, or else `mlp`.
+
+    Each has its default settings.
+    """
+    if not isinstance(input_shape, Mapping) and len(input_shape) == len(output_shape) == 3:
+        return unet(input_shape, outputs, **arguments_of(UnetSettings()), output_shape=output_shape)
     if not isinstance(input_shape, Mapping) and len(input_shape) == 3:
         return cnn(input_shape, outputs, **arguments_of(CnnSettings()))
     if isinstance(input_shape, Mapping) and categories and len(input_shape) == 1:

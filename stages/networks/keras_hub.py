@@ -1,6 +1,7 @@
 """Backbones of KerasHub, from a preset in a folder, with the project's head."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import keras
 from keras import ops
 
 from stages.errors import UserError
-from stages.networks.applications import head, with_head
+from stages.networks.applications import head, pooled_head, with_head
 from stages.networks.joined import Shapes, join, mean_where
 from stages.networks.precision import last_dtype
 from stages.results import Normalization
@@ -43,7 +44,8 @@ def keras_hub(
     folder = str(Path(preset).expanduser())
     loaded = models.Backbone.from_preset(folder, dtype=keras.config.dtype_policy().name)
     if not isinstance(input_shape, Mapping):
-        return with_head(loaded, input_shape, num_classes, dropout, "keras_hub")
+        behind = partial(pooled_head, num_classes=num_classes, dropout=dropout)
+        return with_head(loaded, input_shape, behind, "keras_hub")
     if not isinstance(loaded.input, dict) or not {"token_ids", "padding_mask"} <= {*loaded.input} <= OF_TEXTS:
         raise UserError(
             f"model.network.preset={preset} is a {type(loaded).__name__}, which requires inputs other than texts",

@@ -61,7 +61,7 @@ class NetworkSettings:
 @option("network", "auto")
 @dataclass(kw_only=True)
 class AutoSettings(NetworkSettings):
-    """Convolutions for images and for one text, dense layers for everything else."""
+    """Convolutions for images and for one text, a U-Net for masks, dense layers for everything else."""
 
     _target_: str = "stages.networks.auto.auto"
 
@@ -145,10 +145,21 @@ class ResnetSettings(NetworkSettings):
     filters: list[int] = number([16, 32, 64], at_least=1, at_most=65536, unit="filters in each group's convolutions")
 
 
+@option("network", "unet")
+@dataclass(kw_only=True)
+class UnetSettings(NetworkSettings):
+    """A U-Net, which returns a class for each pixel: levels of convolutions down to a low resolution, and up again."""
+
+    takes: ClassVar[tuple[str, ...]] = ("images",)
+    _target_: str = "stages.networks.unet.unet"
+    filters: list[int] = number([16, 32, 64, 128], at_least=1, at_most=65536, unit="filters in each level")
+    dropout: float = number(0.0, at_least=0, below=1)
+
+
 @option("network", "application")
 @dataclass(kw_only=True)
 class ApplicationSettings(NetworkSettings):
-    """A backbone from keras.applications, followed by pooling, dropout and one dense layer."""
+    """A backbone from keras.applications, followed by pooling, dropout and one dense layer; for masks by a decoder."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
     _target_: str = "stages.networks.applications.application"
@@ -157,6 +168,8 @@ class ApplicationSettings(NetworkSettings):
     arguments: dict[str, Any] = field(default_factory=dict)
     """Additional arguments of the class, such as `alpha`."""
     dropout: float = number(0.2, at_least=0, below=1)
+    decoder: list[int] = number([128, 64, 32, 16], at_least=1, at_most=65536, unit="filters in each level")
+    """For masks: the levels of the decoder, the lowest resolution first. Each has twice the resolution of the last."""
 
 
 @option("network", "keras_hub")
