@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from stages.declared import declare
 from stages.evaluation.against import check_comparable, compare_with
 from stages.evaluation.baseline import Baseline, baseline_of, trivial_of
 from stages.evaluation.by_column import check_settings, importance_of, is_quick, slices_of
-from stages.evaluation.eval_step import BATCH, Scorer
+from stages.evaluation.eval_step import BATCH, Scorer, predictions_of
 from stages.evaluation.predictions import NAME, check_finite, check_inputs, columns_of, write_predictions
 from stages.evaluation.report import write_report
 from stages.evaluation.test_set import facts_of
@@ -90,7 +91,8 @@ def evaluate(
     )
     if folder is not None:
         files["report"] = write_report(report, folder)
-        files["plots"] = task.view.draw(columns, dataset, settings, folder) if task.comparable else []
+        predict = partial(predictions_of, model.on_one_device(), test)
+        files["plots"] = task.view.draw(columns, dataset, settings, folder, predict) if task.comparable else []
     first = f"test/{task.primary}"
     _tell(replace(report, notes=warned), first in report.intervals, reporter)
     # Only its interval is recorded: those of all metrics would flood MLflow's charts.

@@ -41,13 +41,15 @@ class Against:
         if found.excludes_zero:
             verdict = f"this network {'beats' if found.is_better else 'is worse than'} the run {self.other}"
         p = f", McNemar's p {found.p:.2g}" if found.p is not None else ""
-        agree, answers = "", "predictions for"
+        agree, answers, apart = "", "predictions for", ""
         if self.agreement is not None:
             agree, answers = f"; {100 * self.agreement:.1f}% of the predictions agree", "probabilities of"
-        return (
-            f"{verdict}: {found.metric} {found.change} on {found.examples:,} test examples{p}{agree}; the {answers} an "
-            f"example differ by {self.mean_difference:.2g} on average and by at most {self.largest_difference:.2g}"
-        )
+        if math.isfinite(self.largest_difference):
+            apart = (
+                f"; the {answers} an example differ by {self.mean_difference:.2g} on average and by at most "
+                f"{self.largest_difference:.2g}"
+            )
+        return f"{verdict}: {found.metric} {found.change} on {found.examples:,} test examples{p}{agree}{apart}"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -72,8 +74,8 @@ def compare_with(columns: Columns, task: Task, folder: Path, confidence: float) 
     metric = task.metrics[0]
     theirs, ours = (metric.by_example(each)[np.newaxis] for each in (others, columns))
     found = metric_difference(theirs, ours, True, level=confidence, metric=metric)
-    answer = "probabilities" if "probabilities" in columns else "prediction"
-    largest = np.abs(columns[answer] - others[answer]).max(axis=1)
+    answer = next((name for name in ("probabilities", "prediction") if name in columns), None)  # masks are counted
+    largest = np.array([np.nan]) if answer is None else np.abs(columns[answer] - others[answer]).max(axis=1)
     agreement = None
     if "predicted" in columns:
         is_same = columns["predicted"] == others["predicted"]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from stages.augmentations.transforms import Example
 from stages.collectives import Totals, has_workers, replicas_here, sum_over_workers
 from stages.data.batches import passes, places, steps_per_epoch
-from stages.data.examples import network_input
+from stages.data.examples import first_inputs, network_input
 from stages.data.split import Split
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
@@ -112,6 +112,17 @@ class Scorer:
             computed = np.concatenate(outputs)
             values[to[to >= 0]] = computed[to >= 0]
         return sum_over_workers(self._whole, values)  # one has an example, the others zeros
+
+
+def predictions_of(model: Model, split: Split, rows: np.ndarray) -> np.ndarray:
+    """Return `Head.predictions` of some examples of a split, by their rows, int64 [n]; of few, as they are kept."""
+    size, parts = scoring_batch(model.network), []
+    for start in range(0, len(rows), size):
+        some = split.take(rows[start : start + size])
+        outputs = model.network(first_inputs(some, len(some)), training=False)
+        parts.append(model.task.head.predictions(outputs).numpy())
+        safe_place()
+    return np.concatenate(parts)
 
 
 # No method: a function that refers to an object that holds an iterator leaves that to the garbage collector.

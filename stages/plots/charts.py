@@ -21,6 +21,9 @@ FASTEST: Mapping[str, Any] = {"compress_level": 1}
 MOST_POINTS = 5000
 """Points of a plot."""
 
+MOST_BARS = 60
+"""Bars of a plot, one per class."""
+
 
 def _figure(width: float, height: float) -> "Figure":
     """Return a figure of a size in inches, without pyplot: no window system, no state shared between runs.
@@ -73,6 +76,34 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
         axes[0].set(xlabel=f"true {drawable([name])[0]}", ylabel=f"predicted {drawable([name])[0]}")
         axes[1].hist(predicted - true, bins=50)
         axes[1].set(xlabel="error (predicted minus true)", ylabel="test examples")
+    figure.tight_layout()
+    return save(figure, path)
+
+
+def plot_scores(
+    names: Sequence[str], values: np.ndarray, lows: np.ndarray, highs: np.ndarray, label: str, path: Path
+) -> Path:
+    """Draw a bar for each class, with its interval; return `path`.
+
+    Args:
+        names: The classes.
+        values: Their scores from 0 to 1, [classes]; nan: no bar.
+        lows: Lower ends of the intervals, [classes]; nan: no interval.
+        highs: Upper ends.
+        label: The name of the score.
+        path: The file to write.
+    """
+    shown = slice(MOST_BARS)
+    labels, places = drawable(names)[shown], np.arange(len(names[shown]))
+    figure = _figure(6, 1 + 0.25 * len(labels))
+    axes = figure.subplots()
+    axes.barh(places, np.nan_to_num(values[shown]), color="tab:blue", alpha=0.6)
+    known = places[~np.isnan(lows[shown])]
+    axes.hlines(known, lows[known], highs[known], color="black", linewidth=1)
+    axes.set_yticks(places, labels, parse_math=False)
+    axes.set(xlabel=label, xlim=(0, 1))
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x")
     figure.tight_layout()
     return save(figure, path)
 

@@ -60,11 +60,16 @@ def plot_rows(
     return path
 
 
-def plot_batch(
-    images: np.ndarray, captions: Sequence[str], pixel_range: tuple[float, float], title: str, path: Path
+def plot_batch(  # what `plot_rows` needs, and the length of a row
+    images: np.ndarray,
+    captions: Sequence[str],
+    pixel_range: tuple[float, float],
+    title: str,
+    path: Path,
+    per_row: int = 8,
 ) -> Path:
-    """Draw `images`, uint8 or float32 [n, H, W, C], in rows of eight; see `plot_rows`."""
-    rows = [slice(start, start + 8) for start in range(0, len(images), 8)]
+    """Draw `images`, uint8 or float32 [n, H, W, C], in rows of `per_row`; see `plot_rows`."""
+    rows = [slice(start, start + per_row) for start in range(0, len(images), per_row)]
     return plot_rows([images[row] for row in rows], [captions[row] for row in rows], pixel_range, title, path)
 
 
@@ -82,10 +87,37 @@ def shown(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
     if longer > LARGEST:
         size = [max(1, round(side * LARGEST / longer)) for side in images.shape[1:3]]
         wide = tf.image.resize(wide, size, method="area").numpy()
-    low, high = pixel_range
-    scaled = np.nan_to_num((wide - low) / ((high - low) or 1.0))
-    if scaled.shape[-1] < 3:
-        scaled = np.repeat(scaled.mean(axis=-1, keepdims=True), 3, axis=-1)
-    whole = np.rint(255 * np.clip(scaled[..., :3], 0.0, 1.0)).astype(np.uint8)
+    whole = _rgb(wide, pixel_range)
     factor = max(1, SMALLEST // longer)
     return whole.repeat(factor, axis=1).repeat(factor, axis=2)
+
+
+def _rgb(images: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
+    low, high = pixel_range
+    scaled = np.nan_to_num((images - low) / ((high - low) or 1.0))
+    if scaled.shape[-1] < 3:
+        scaled = np.repeat(scaled.mean(axis=-1, keepdims=True), 3, axis=-1)
+    return np.rint(255 * np.clip(scaled[..., :3], 0.0, 1.0)).astype(np.uint8)
+
+
+def overlaid(images: np.ndarray, masks: np.ndarray, pixel_range: tuple[float, float], ignored: int) -> np.ndarray:
+    """Return images, uint8 [n, H, W, 3], half covered by the colors of the classes in their masks.
+
+    Args:
+        images: uint8 or float32 [n, H, W, C].
+        masks: Whole numbers [n, H, W].
+        pixel_range: The values drawn black and white.
+        ignored: The value of pixels without a class, which are not covered.
+    """
+    whole = _rgb(images.astype(np.float32), pixel_range)
+    mixed = (whole.astype(np.uint16) + class_colors()[masks]) // 2
+    return np.where((masks == ignored)[..., np.newaxis], whole, mixed).astype(np.uint8)
+
+
+def class_colors() -> np.ndarray:
+    """Return a color for each class, uint8 [256, 3]: the colors of PASCAL VOC, in which class 0 is black."""
+    classes = np.arange(256)
+    bits = (classes[:, np.newaxis] >> np.arange(8)) & 1
+    shifts = 7 - np.array([place // 3 for place in range(8)])
+    colors = [(bits[:, first::3] << shifts[first::3]).sum(axis=1) for first in range(3)]
+    return np.stack(colors, axis=1).astype(np.uint8)

@@ -18,7 +18,7 @@ from stages.metrics.keras_metric import KerasMetric
 from stages.metrics.metric import Metric
 from stages.metrics.report import Measured, means_of, values_by_name
 from stages.tasks.class_report import Predicted, draw_classes, metrics_of, report_classes
-from stages.tasks.parts import Head, Loss, Targets, Trivial, View
+from stages.tasks.parts import Head, Loss, Predict, Targets, Trivial, View
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -307,7 +307,9 @@ class ClassView(View):
         """See `View`: without intervals of classes, which take longest."""
         return {**metrics_of(Predicted.of(columns), bins)[0], **values_by_name(metrics, columns)}
 
-    def draw(self, columns: Columns, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
+    def draw(
+        self, columns: Columns, dataset: Dataset, settings: EvaluateSettings, folder: Path, predict: Predict
+    ) -> list[Path]:
         """See `View`."""
         return draw_classes(Predicted.of(columns), dataset, settings, folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -243,6 +243,10 @@ def _refuse_settings_of_classes(settings: TrainSettings) -> None:
             raise UserError(problem, "", f"train.{name}={default}")
 
 
+Predict = Callable[[np.ndarray], np.ndarray]
+"""From rows of the test split, int64 [n], to the predictions for them, [n, ...]."""
+
+
 @dataclass(frozen=True)
 class Trivial:
     """The same prediction for every example: the mean of the targets, or the majority."""
@@ -312,8 +316,18 @@ class View:
         """Return the metrics of `report` by name, without what takes long."""
         return {**self.report(metrics, columns, names, confidence, bins).values}
 
-    def draw(self, columns: Columns, dataset: Dataset, settings: EvaluateSettings, folder: Path) -> list[Path]:
-        """Draw plots of predictions to a run's folder, and return their paths."""
+    def draw(
+        self, columns: Columns, dataset: Dataset, settings: EvaluateSettings, folder: Path, predict: Predict
+    ) -> list[Path]:
+        """Draw plots of predictions, and return their paths.
+
+        Args:
+            columns: Those of a file of predictions.
+            dataset: The data set with the test examples.
+            settings: The settings of the evaluation.
+            folder: The folder of the run.
+            predict: Returns `Head.predictions` of some test examples, by their rows, int64 [n].
+        """
         return []
 
     def is_imbalanced(self, names: Sequence[str], train: Split) -> bool:

@@ -18,7 +18,7 @@ from stages.metrics.numbers import R2, Mae, Rmse
 from stages.metrics.report import Measured, means_of, some
 from stages.plots.charts import plot_numbers
 from stages.tasks.multi_label import one_target
-from stages.tasks.parts import Head, Loss, Targets, Trivial, View
+from stages.tasks.parts import Head, Loss, Predict, Targets, Trivial, View
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ class NumberView(View):
         """See `View`."""
         return report_numbers(columns, names, confidence, metrics)
 
-    def draw(self, columns: Columns, dataset: "Dataset", settings: "EvaluateSettings", folder: Path) -> list[Path]:
+    def draw(
+        self, columns: Columns, dataset: "Dataset", settings: "EvaluateSettings", folder: Path, predict: Predict
+    ) -> list[Path]:
         """See `View`: predictions against the first targets."""
         pairs = zip(dataset.task.names[:DRAWN], columns["target"].T, columns["prediction"].T, strict=False)
         return [plot_numbers(list(pairs), folder / "plots" / "predicted.png")]

@@ -16,6 +16,8 @@ from stages.metrics.estimates import Columns
 from stages.metrics.metric import Metric
 from stages.metrics.report import Measured, Section, blank_where_nan
 from stages.metrics.segmentation import COUNTS, Dice, MeanIou, OfAreas, PixelAccuracy
+from stages.plots.charts import plot_scores
+from stages.plots.galleries import overlaid, plot_batch
 from stages.tasks.classification import (
     NEAR_TIE,
     ProbabilityHead,
@@ -23,12 +25,19 @@ from stages.tasks.classification import (
     check_probabilities,
     logs_of_probabilities,
 )
-from stages.tasks.parts import Targets, Trivial, View
+from stages.tasks.parts import Predict, Targets, Trivial, View
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stages.data.split import Split
+    from stages.results import Dataset
+    from stages.settings.results import EvaluateSettings
     from stages.settings.train import TrainSettings
+
+PER_ROW = 6
+"""Images in a row of the worst examples: two examples, each with its mask and its prediction."""
 
 IGNORED = 255
 """The value of pixels that do not count in losses and metrics."""
@@ -285,6 +294,36 @@ class MaskView(View):
     ) -> dict[str, float]:
         """See `View`."""
         return {**Measured.of(metrics, columns, confidence).values}
+
+    def draw(
+        self, columns: Columns, dataset: Dataset, settings: EvaluateSettings, folder: Path, predict: Predict
+    ) -> list[Path]:
+        """See `View`: the IoU of each class, and the examples with the lowest IoU, with their masks."""
+        place, names = folder / "plots", dataset.task.names
+        of_classes = [_of_class(columns, number) for number in range(len(names))]
+        ends = [MeanIou().interval(one, settings.confidence) for one in of_classes]
+        lows, highs = np.array([(np.nan, np.nan) if isinstance(one, str) else one for one in ends]).T
+        values = np.array([_of_sums(MeanIou(), one) for one in of_classes])
+        drawn = [plot_scores(names, values, lows, highs, "IoU on the test split", place / "iou.png")]
+        path = place / "worst.png"
+        path.unlink(missing_ok=True)
+        images = dataset.images
+        ious = MeanIou().by_class(columns)
+        of_each = np.nanmean(np.where(np.isnan(ious).all(axis=1, keepdims=True), 1.0, ious), axis=1)
+        worst = np.argsort(of_each, kind="stable")[: settings.mistakes]
+        if images is not None and len(worst):
+            rows = np.sort(worst)  # in the order in which they are read fastest
+            order, test = np.argsort(of_each[rows], kind="stable"), dataset.test
+            pixels, masks = (np.asarray(column[rows])[order] for column in (test.images, test.targets))
+            few = [rows[start : start + PER_ROW] for start in range(0, len(rows), PER_ROW)]  # many may not fit
+            answers = np.concatenate([predict(part).argmax(axis=-1) for part in few])[order]
+            shown = (np.full_like(masks, IGNORED), masks, answers)
+            parts = [overlaid(pixels, part, images.ends, IGNORED) for part in shown]
+            captions = [text for row in rows[order] for text in (f"IoU {of_each[row]:.2f}", "mask", "predicted")]
+            title = f"The {len(rows)} images with the lowest IoU: the image, its mask and the predicted mask"
+            in_threes = np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
+            drawn.append(plot_batch(in_threes, captions, (0.0, 255.0), title, path, PER_ROW))
+        return drawn
 
     def trivial(self, task: Task, train: Split) -> Trivial:
         """Return the class that most pixels have."""

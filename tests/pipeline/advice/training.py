@@ -34,7 +34,7 @@ from stages.optimization.xla import choose_jit
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import ApplicationSettings, CnnSettings, ModelSettings
+from stages.settings.model import ApplicationSettings, CnnSettings, ModelSettings, UnetSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import OneDeviceSettings
 from stages.settings.train import (
@@ -46,6 +46,7 @@ from stages.settings.train import (
 from stages.strategy import strategy
 from stages.tasks.chosen import chosen_task
 from stages.tasks.classification import classification
+from stages.tasks.multi_label import multi_label
 from stages.tasks.regression import NumberTargets, regression
 from stages.train import train
 from stages.training.keras_fit import KerasFit
@@ -160,8 +161,14 @@ def _no_sum(folder: Path) -> tuple[UserError, str]:
 
 
 def _not_probabilities(folder: Path) -> tuple[UserError, str]:
+    labels = multi_label(("a", "b", "c")).of_network("probabilities")
     outputs = np.array([[2.0, -1.0, 0.0]], np.float32)
-    return _refusal(CLASSES.of_network("probabilities").head.check, outputs), "model.outputs=probabilities"
+    return _refusal(labels.head.check, outputs), "model.outputs=probabilities"
+
+
+def _not_logits(folder: Path) -> tuple[UserError, str]:
+    outputs = np.array([[0.2, 0.5, 0.3]], np.float32)
+    return _refusal(CLASSES.head.check, outputs), "model.outputs=logits"
 
 
 def _few_class_weights(folder: Path) -> tuple[UserError, str]:
@@ -275,6 +282,10 @@ def _too_small_images(folder: Path) -> tuple[UserError, str]:
     network = CnnSettings(filters=[4, 4, 4, 4, 4])
     error = _refusal(built_of, network, real_digits(64), one_device())
     return error, "model=cnn 'model.network.filters=[4,4,4,4,4]'"
+
+
+def _a_map_of_numbers(folder: Path) -> tuple[UserError, str]:
+    return _refusal(built_of, UnetSettings(), real_digits(64), one_device()), "model=unet"
 
 
 def _network(name: str, where: Strategy, data: Dataset, **given: Any) -> Model:
@@ -467,6 +478,7 @@ CASES: dict[str, Case] = {
     "stages/exporters/litert.py:check": _beyond_litert,
     "stages/exporters/litert.py:converted": _unknown_to_litert,
     "stages/model.py:_build": _too_small_images,
+    "stages/model.py:_refuse_other_shape": _a_map_of_numbers,
     "stages/model.py:_refuse_own_loss": _weights_and_own_loss,
     "stages/networks/applications.py:_find": _not_in_applications,
     "stages/networks/model_parallel.py:assign": _no_such_layer,
@@ -481,6 +493,7 @@ CASES: dict[str, Case] = {
     "stages/tasks/chosen.py:chosen_task": _other_task,
     "stages/tasks/chosen.py:tried": _no_sum,
     "stages/tasks/classification.py:check": _not_probabilities,
+    "stages/tasks/classification.py:check_probabilities": _not_logits,
     "stages/tasks/classification.py:for_training": _few_class_weights,
     "stages/tasks/chosen.py:with_head": _loss_of_logits,
     "stages/tasks/parts.py:_refuse_settings_of_classes": _smoothed_numbers,
