@@ -110,7 +110,7 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], formats: Path, da
 
 def _answers(task: Task) -> dict[str, str]:
     """Return the dtypes of what a SavedModel answers, by name; see `Exported`."""
-    answers = task.head.predictions(tf.zeros((1, task.head.units)))
+    answers = task.head.predictions(tf.zeros((1, *task.head.shape)))
     named = {task.head.answer: answers, **task.head.explained(answers, tf.constant(task.names))}
     return {name: f"{value.dtype.name}{value.shape.as_list()[1:] or ''}" for name, value in named.items()}
 

@@ -19,9 +19,10 @@ def _predict(options: argparse.Namespace) -> int:
     from pipeline.serving.files import predict
     from stages.settings.table_files import NAMES
 
-    if options.output is not None and options.output.suffix not in (".parquet", ".csv"):
+    if options.output is not None and options.output.suffix not in ("", ".parquet", ".csv"):
         fix = f"--output={options.output.with_suffix('.parquet')}"
-        raise UserError(f"--output={options.output} is not supported", "a file that ends in .parquet or .csv", fix)
+        expected = "a file that ends in .parquet or .csv, or a folder for masks"
+        raise UserError(f"--output={options.output} is not supported", expected, fix)
     if options.output is not None and options.output.resolve() in [path.resolve() for path in options.files]:
         raise UserError(
             f"--output={options.output} is also an input file", "a different file", "--output=answers.parquet"
@@ -40,5 +41,7 @@ main.add_argument(
     "--top", type=int, default=3, metavar="N", help="number of classes to print per image (default: %(default)s)"
 )
 main.add_argument("--json", action="store_true", help="print one line of JSON per image or row, with all probabilities")
-main.add_argument("-o", "--output", type=Path, metavar="FILE", help="Parquet or CSV file to write (tables only)")
+main.add_argument(
+    *("-o", "--output"), type=Path, metavar="PATH", help="Parquet or CSV file to write (tables), or folder of masks"
+)
 main.add_argument("--tracking-uri", help="MLflow server of models:/… (default: the database in --outputs)")

@@ -2,12 +2,13 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.command_line.command import print_error, print_warning, say
 from pipeline.serving import models
+from pipeline.serving.masks import MASK, Masks
 from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
 from stages.errors import UserError, printable
@@ -40,9 +41,9 @@ def predict(options: argparse.Namespace) -> int:
             if "data." in error.fix:  # this command has no settings: files are read as in training
                 raise UserError(error.problem, f"{error.expected}, as in training") from error
             raise
-    elif options.output is not None:
+    elif options.output is not None and (options.output.suffix or not models.predicts_masks(loaded)):
         problem = f"--output={options.output} is not supported for a model of images"
-        raise UserError(problem, "a model of tables", "--json")
+        raise UserError(problem, "a model of tables, or a folder for the masks of a model of masks", "--json")
     else:
         code = _classify_images(loaded, files, options, drift)
     for line in drift.sentences("these rows" if models.accepts_columns(loaded) else "these images"):
@@ -53,6 +54,7 @@ def predict(options: argparse.Namespace) -> int:
 def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Namespace, drift: Drift) -> int:
     classify = models.encoded_function(loaded)
     names = models.class_names(loaded)
+    masks = Masks(options.output, names, models.resize_of(loaded))
     failed = 0
     for file, result in _predictions(classify, files, drift):
         if not streams.is_read():
@@ -61,18 +63,32 @@ def _classify_images(loaded: Any, files: Sequence[Path], options: argparse.Names
             print_error(f"{file}: {result}")
             failed += 1
             continue
+        if MASK in result:
+            counts = masks.add(file, result[MASK])
+            shares = [text for name, count in counts.items() for text in (printable(name), _share(count, counts))]
+            fields = json.dumps({"file": str(file), "pixels": counts}), "\t".join([printable(str(file)), *shares])
+            print(fields[0] if options.json else fields[1], flush=True)
+            continue
         key, numbers = result.popitem()
         if options.json:
             print(json.dumps({"file": str(file), **result, key: dict(zip(names, numbers, strict=True))}), flush=True)
         else:
             best = _best(numbers, names, options.top if key == "probabilities" else len(names))
             print(printable(str(file)), *best, sep="\t", flush=True)
+    masks.write_table()
     return 1 if failed else 0
+
+
+def _share(count: int, counts: Mapping[str, int]) -> str:
+    return f"{count / sum(counts.values()):.4f}"
 
 
 def _predict_tables(loaded: Any, settings: TableSettings, options: argparse.Namespace, drift: Drift) -> int:
     """Write the predictions for the rows of tables to a file, or print one line per row; return the exit code."""
     if options.output is not None:
+        if not options.output.suffix:
+            fix = f"--output={options.output}.parquet"
+            raise UserError(f"--output={options.output} is not supported", "a file that ends in .parquet or .csv", fix)
         count = models.write_predictions(loaded, settings, options.output, drift)
         say(f"wrote {count:,} rows to {options.output}")
         return 0

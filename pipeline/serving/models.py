@@ -12,6 +12,8 @@ import numpy as np
 from pipeline.config.schemas import TrackingSettings
 from pipeline.paths import shorter
 from pipeline.runs.finding import Runs
+from pipeline.serving import masks
+from pipeline.serving.masks import MASK
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
@@ -98,6 +100,16 @@ def class_names(loaded: Any) -> list[str]:
     return [name.decode() for name in loaded.class_names.numpy()] if hasattr(loaded, "class_names") else []
 
 
+def predicts_masks(loaded: Any) -> bool:
+    """Return whether a SavedModel predicts a class for each pixel."""
+    return any(MASK in signature.structured_outputs for signature in loaded.signatures.values())
+
+
+def resize_of(loaded: Any) -> str:
+    """Return the way in which images were resized in training, `stretch`, `crop` or `pad`."""
+    return masks.resize_of(json.loads(loaded.trained_on.numpy()) if hasattr(loaded, "trained_on") else {})
+
+
 def encoded_function(loaded: Any) -> Any:
     """Return the function of a SavedModel that accepts encoded images, string [N].
 
@@ -115,8 +127,8 @@ def encoded_function(loaded: Any) -> Any:
 def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
     """Return the outputs for each encoded image by name, numbers last, or the reason why it cannot be decoded.
 
-    The names are `class_name`, `score` and `probabilities` for classes, `probabilities` for labels, and `prediction`
-    for numbers.
+    The names are `class_name`, `score` and `probabilities` for classes, `probabilities` for labels, `prediction` for
+    numbers, and `mask` for classes of pixels, whose probabilities are left out.
 
     Args:
         classify: The signature `serve_bytes` of a SavedModel.
@@ -126,7 +138,7 @@ def scores(classify: Any, encoded: list[bytes]) -> list[dict[str, Any] | str]:
 
     def classified(contents: list[bytes]) -> list[dict[str, Any]]:
         outputs = classify(tensorflow.constant(contents, tensorflow.string))
-        names = sorted(outputs, key=lambda name: (np.ndim(outputs[name]), name))
+        names = [MASK] if MASK in outputs else sorted(outputs, key=lambda name: (np.ndim(outputs[name]), name))
         columns = {name: outputs[name].numpy() for name in names}
         texts = {name: [text.decode() for text in column] for name, column in columns.items() if column.dtype == object}
         values = [texts.get(name, column.tolist()) for name, column in columns.items()]

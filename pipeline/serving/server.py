@@ -23,6 +23,7 @@ from pipeline.command_line.command import say
 from pipeline.internals.mlflow import scoring_app
 from pipeline.runs.summary import one_line
 from pipeline.serving import models
+from pipeline.serving.masks import MASK
 from pipeline.serving.models import BYTES
 from pipeline.system import environment
 from pipeline.system.machine import HOST
@@ -98,7 +99,7 @@ def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
 
     POST /invocations accepts pixels, columns or texts, as MLflow's scoring server does, and returns the predictions.
     POST /images exists if the model accepts encoded images. It accepts one JPEG, PNG, BMP, GIF or WebP, or JSON
-    {"images": [<base64>, …]}, and returns class, score and probabilities of each.
+    {"images": [<base64>, …]}, and returns class, score and probabilities of each, or its mask.
     GET /ping returns 200 once the model is loaded.
 
     Args:
@@ -216,7 +217,9 @@ def predictor(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
         except wrong as error:  # columns of different lengths, or none; images of a different shape
             raise exception(str(error)) from error
         watch.count(lambda: watch.drift.add(arguments))
-        return pyarrow.table(outputs).to_pylist() if accepts_columns else max(outputs.values(), key=np.ndim)
+        if accepts_columns:
+            return pyarrow.table(outputs).to_pylist()
+        return outputs[MASK] if MASK in outputs else max(outputs.values(), key=np.ndim)
 
     return predict
 

@@ -31,7 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.internals.mlflow import default_store, requirements_unchecked
 from pipeline.internals.mlflow_monitor import Monitor
 from pipeline.tracking import views
-from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name
+from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name, shape_of
 from pipeline.tracking.store import Store, is_duplicate
 from pipeline.tracking.stored_run import StoredRun
 from stages.evaluation.predictions import CLASSES, compare_predictions, metadata_of
@@ -151,7 +151,7 @@ class MlflowRun(StoredRun):
         if str(logged.status) != "READY":
             with tempfile.TemporaryDirectory() as folder:
                 model = Model(run_id=self.run_id, model_id=logged.model_id)
-                signature = ModelSignature(_tensor(*image_shape), _tensor(len(class_names)))
+                signature = ModelSignature(_tensor(*image_shape), _tensor(*shape_of(answers, len(class_names))))
                 if columns:
                     signature = ModelSignature(_columns(columns), _columns(answers) if answers else None)
                 _write_model(model, signature, class_names, self.spec.folder / path, Path(folder))

@@ -1,6 +1,7 @@
 """Choose the settings that become parameters of a run, and convert names and values to what MLflow accepts."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -125,3 +126,9 @@ def model_name(experiment: str, run: str) -> str:
 
 def _is_pointer(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"\$\{(oc\.select:)?[\w.]+(,\w+)?\}", value) is not None
+
+
+def shape_of(answers: Mapping[str, str] | None, classes: int) -> list[int]:
+    """Return the shape of an example's predictions, the output with the most axes. answers: See `Exported`."""
+    shapes = [json.loads(f"[{dtype.partition('[')[2]}") for dtype in (answers or {}).values() if "[" in dtype]
+    return max(shapes, key=len, default=[classes])

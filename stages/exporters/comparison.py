@@ -1,5 +1,6 @@
 """Exported files, reloaded and compared with the model on real examples."""
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from stages.errors import UserError
 from stages.exporters.exporter import Exporter
 from stages.exporters.fresh_process import reload_files
 from stages.exporters.reload import measure
-from stages.networks.complexity import scoring_batch
+from stages.networks.complexity import SCORING_BYTES, scoring_batch
 from stages.reporter import safe_place
 from stages.results import Dataset, Model
 from stages.settings.results import ExportSettings
@@ -73,7 +74,9 @@ def compare(
 
     The test examples are evenly spread over the split, which may be in the order of its classes.
     """
-    test = dataset.test.take(evenly_spread(len(dataset.test), settings.compared_examples))
+    of_one = 4 * math.prod(model.task.head.shape)
+    most = min(settings.compared_examples, max(SCORING_BYTES // of_one, 1))  # the predictions are kept in memory
+    test = dataset.test.take(evenly_spread(len(dataset.test), most))
     batch = min(scoring_batch(model.network), 64)
     # Compiled, as training and evaluation are: op by op, bfloat16 is rounded in more places.
     predict = tf.function(

@@ -77,7 +77,8 @@ def answers_of(model: Model, dataset: Dataset) -> tuple[Any, tf.Module]:
 
     def serving_default(*columns: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = model.network(network_input(dict(zip(inputs, columns, strict=True))), training=False)
-        return {model.task.head.answer: model.task.head.predictions(outputs)}
+        predictions = model.task.head.predictions(outputs)
+        return {model.task.head.answer: predictions, **model.task.head.derived(predictions)}
 
     owner = tf.Module(name="exported")
     owner.weights = [weight.value for weight in model.network.weights]

@@ -18,7 +18,10 @@ from stages.results import Dataset, Model
 
 @dataclass(frozen=True, kw_only=True)
 class KerasFile(Exporter):
-    """A functional model in the precision it was trained in: scaling, network, and a softmax where it has none."""
+    """A functional model in the precision of the training: scaling, network, and a softmax if it has none.
+
+    It returns predictions only, and no masks.
+    """
 
     suffix = ".keras"
     loader = LOADER

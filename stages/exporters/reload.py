@@ -93,8 +93,8 @@ def _saved_model(path: str) -> Predict:
     return predict
 
 
-def _answer(outputs: Mapping[str, Any]) -> np.ndarray:
-    """Return what the task answers, [N, outputs]; what explains it, such as names of classes, is a value a row."""
+def _answer(outputs: Mapping[Any, Any]) -> np.ndarray:
+    """Return the predictions, [N, ...]. Outputs that follow from them, such as names of classes, have fewer axes."""
     return np.asarray(max(outputs.values(), key=np.ndim))
 
 
@@ -147,7 +147,8 @@ def _onnx(path: str) -> Predict:
 
     def predict(features: Any) -> np.ndarray:
         columns = _named(features, dtypes)
-        return np.asarray(session.run(None, {name: columns[name].astype(dtypes[name]) for name in dtypes})[0])
+        outputs = session.run(None, {name: columns[name].astype(dtypes[name]) for name in dtypes})
+        return _answer(dict(enumerate(outputs)))
 
     return predict
 

@@ -32,7 +32,8 @@ class Serving(tf.Module):
 
     Called with the features of N examples, at least 1, one tensor or several by name, it returns probabilities,
     float32 [N, classes]. Its signatures return a dictionary: `probabilities`; `class_name`, string [N], of the
-    likeliest class; and `score`, float32 [N], its probability.
+    likeliest class; and `score`, float32 [N], its probability. For segmentation, probabilities are
+    [N, H, W, classes], and there is a `mask` instead, uint8 [N, H, W], the likeliest class of each pixel.
 
         serving_default: an argument for each feature, by its name; `images`, unscaled pixels, are float32 [N, H, W, C].
         serve_uint8(images): uint8 [N, H, W, C]. Only where the data's images are uint8, or their pixels 0 to 255.

@@ -176,9 +176,13 @@ class Head(ABC):
         """Return the columns of `predictions.parquet`, [n] or [n, k], by name. rows: As `rows` returns them."""
         return {self.answer: rows}
 
-    def explained(self, predictions: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return further outputs of a SavedModel, [b, ...], by name. names: string [names]."""
+    def derived(self, predictions: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return further outputs of an exported model, [b, ...], by name, each with fewer axes than `predictions`."""
         return {}
+
+    def explained(self, predictions: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return further outputs of a SavedModel, which may be texts, [b, ...], by name. names: string [names]."""
+        return self.derived(predictions)
 
     def differ(self, ours: np.ndarray, theirs: np.ndarray, allowed: float) -> tuple[float, float]:
         """Return the largest difference between two models' predictions and the fraction of examples that agree.

@@ -188,7 +188,7 @@ class MaskHead(ProbabilityHead):
         parts = np.split(np.rint(np.nan_to_num(rows)).astype(np.int32), len(COUNTS), axis=1)
         return dict(zip(COUNTS, parts, strict=True))
 
-    def explained(self, predictions: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
+    def derived(self, predictions: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the likeliest class of each pixel, uint8 [b, H, W]."""
         return {"mask": tf.cast(tf.argmax(predictions, axis=-1, output_type=tf.int32), tf.uint8)}
 

@@ -47,6 +47,8 @@ from pipeline.tracking.pending import settings_for
 from pipeline.tracking.store import _follow_artifacts, check_server
 from pipeline.tracking.stored_run import unusable
 from stages.errors import UserError
+from stages.features.drift import Drift
+from stages.settings.table import TableSettings
 from tests.pipeline.advice import Case
 from tests.pipeline.experiments import compose, experiment, write_files, write_run
 
@@ -280,6 +282,12 @@ def _images(folder: Path) -> Told:
         return refusal(files.predict, options), "python -m pipeline predict model image.png --output=answers.csv"
 
 
+def _table_into_a_folder(_: Path) -> Told:
+    options = predict.main.parse_args(["model", "table.csv", "--output=answers"])
+    given = None, TableSettings(files=["table.csv"]), options, Drift("{}")
+    return refusal(files._predict_tables, *given), "python -m pipeline predict model table.csv --output=answers"
+
+
 def _missing_member(_: Path) -> Told:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
@@ -377,6 +385,7 @@ CASES: dict[str, Case] = {
     "pipeline/search/plan.py:refuse_debug": "sweep=tpe debug=fast seed=1,2",
     "pipeline/search/trials.py:refuse_goal": _goal,
     "pipeline/search/trials.py:_refuse_other_examples": _other_examples,
+    "pipeline/serving/files.py:_predict_tables": _table_into_a_folder,
     "pipeline/serving/files.py:predict": _images,
     "pipeline/serving/models.py:saved_model": _no_export,
     "pipeline/sweep/index.py:latest": lambda folder: (refusal(latest, folder), ""),
