@@ -107,6 +107,8 @@ def chosen_task(found: Task, settings: TaskSettings, targets: Column) -> Task:
     if getattr(settings, "single_logit", False):
         if not isinstance(found.head, ClassHead) or len(found.names) != 2:
             there = f"{len(found.names)} {found.targets.plural}"
+            if there == "2 classes":
+                there += f", and needs task={found.kind}"
             problem = f"task.single_logit=true requires 2 classes, but the data has {there}"
             raise UserError(problem, "", "task.single_logit=false")
         found = classification(found.names, single_logit=True)
@@ -174,7 +176,7 @@ def own_loss(entry: Mapping[str, Any], task: Task, targets: np.ndarray) -> Custo
     if shape != (len(targets),) or problem == "has no gradient":
         raise UserError(
             f"task.loss._target_={target} {problem} when called with {len(targets)} examples of shape "
-            f"({task.head.units},)",
+            f"{task.head.shape}",
             f"one loss per example, of shape ({len(targets)},) and differentiable. Targets have one column per class, "
             "so Keras' Sparse losses are not supported",
             "keras.ops.mean(losses, axis=-1), or task.loss._target_=keras.losses.Huber",
@@ -202,6 +204,9 @@ def own_metric(entry: Mapping[str, Any], place: int, task: Task, targets: np.nda
     )
     metric = made(object, target, f"{where} {target}", expected, fix, **arguments)
     if isinstance(metric, keras.metrics.Metric):
+        if "y_true" not in task.head.known(task.targets.blank(), _outputs(task, 1)):
+            problem = f"{where} {target} is a metric of Keras, which would also count pixels that do not count"
+            raise UserError(problem, "a stages.metrics.metric.Metric", "task.metrics=[]")
         plain = re.sub(r"_\d+$", "", metric.name)
         if "name" not in arguments and plain.replace("_", "") == type(metric).__name__.lower():
             metric.name = _free_name(plain, task.measured)  # Keras has numbered it among all of the process
@@ -237,9 +242,12 @@ def tried(metric: Metric, where: str, task: Task, targets: np.ndarray) -> Metric
         metric.value({**parts[2], "examples": np.sum(weights)})
     except Exception as error:  # a metric may be anything
         reason = " ".join(str(error).split())[:200]
-        true, answers = (tuple(columns[name].shape) for name in ("y_true", "y_pred"))
+        shapes = {name: tuple(column.shape) for name, column in columns.items()}
+        given = f"columns of shape {shapes}"
+        if "y_true" in shapes:
+            given = f"targets of shape {shapes['y_true']} and predictions of shape {shapes['y_pred']}"
         raise UserError(
-            f"{where} cannot be computed from targets of shape {true} and predictions of shape {answers} ({reason})",
+            f"{where} cannot be computed from {given} ({reason})",
             "a metric that returns one number for these. Keras' Sparse metrics need other targets",
             "task.metrics=[]",
         ) from error

@@ -145,7 +145,7 @@ class Head(ABC):
     def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the columns from which metrics are computed, by name, [b] or [b, k]; see `Metric`.
 
-        `y_true` and `y_pred` are what a metric of Keras receives, float32 [b, k].
+        `y_true` and `y_pred` are what a metric of Keras receives, float32 [b, k]; without them it is refused.
         """
 
     def for_keras_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:

@@ -20,6 +20,7 @@ LIMIT_SECONDS = 900
 
 NUMPY = "tests/stages/networks/test_float64.py::test_everything_at_once_is_numpy[2]"
 DECAY = "tests/stages/optimization/test_decay.py"
+MASKS = "tests/stages/tasks/test_segmentation.py"
 BATCHES = "tests/stages/data/test_batches.py"
 LOOP = "tests/stages/training/test_loop.py"
 STRATEGIES = "tests/stages/distribution/test_strategies.py"
@@ -130,6 +131,32 @@ MUTATIONS = (
     mutation(
         "stages/networks/batch_norm.py", "_sum(tf.reduce_sum(squares, axes)) / count", "tf.reduce_mean(squares, axes)",
         "tests/stages/networks/test_networks.py::test_two_replicas_equal_one_device",
+    ),
+    # Segmentation
+    mutation(
+        "stages/tasks/segmentation.py",
+        "tf.where(counts[..., tf.newaxis], tf.cast(outputs, dtype), tf.constant(1 / self.head.units, dtype))",
+        "tf.cast(outputs, dtype)", MASKS, "-k", "change_nothing",
+    ),
+    mutation("stages/tasks/segmentation.py", "counts & (classes == predicted)", "classes == predicted", MASKS),
+    mutation("stages/tasks/segmentation.py", "(weights / (mean or 1.0))", "(weights / 1.0)", MASKS),
+    mutation(
+        "stages/tasks/segmentation.py", "pixels.sum(axis=1), pixels[:, majority]",
+        "pixels.sum(axis=1), pixels.sum(axis=1)", "tests/stages/evaluation/test_masks.py",
+    ),
+    mutation("stages/metrics/segmentation.py", "(pixels + predicted - intersection)", "(pixels + predicted)", MASKS),
+    mutation(
+        "stages/metrics/segmentation.py", "if rarest_class(columns) < LEAST_OF_CLASS:\n            return f",
+        "if False:\n            return f", MASKS,
+    ),
+    mutation(
+        "stages/networks/applications.py", "keras.Model(backbone.input, [backbone.output, *levels])",
+        "keras.Model(backbone.input, [backbone.output, *levels[::-1]])",
+        "tests/stages/networks/test_maps.py", "-k", "decoder",
+    ),
+    mutation(
+        "pipeline/serving/masks.py", "translation = (wanted - sides * scale) / 2", "translation = 0 * sides",
+        "tests/pipeline/serving/test_masks.py", "-k", "lies_on",
     ),
     # Data
     mutation(

@@ -11,6 +11,8 @@ from stages.errors import UserError
 from stages.metrics.known import KNOWN
 from stages.metrics.metric import Metric
 from stages.metrics.segmentation import COUNTS, Dice, MeanIou, PixelAccuracy
+from stages.settings.train import AutoTaskSettings, ClassificationSettings, SegmentationSettings
+from stages.tasks.chosen import chosen_task
 from stages.tasks.segmentation import IGNORED, MaskHead, PixelCrossEntropy, segmentation
 from stages.tasks.task import Task
 from tests.stages.experiments import scores_by_parts, settings
@@ -202,6 +204,45 @@ def test_a_loss_of_keras_receives_zeros_for_pixels_that_do_not_count() -> None:
     assert wanted.shape == given.shape == OUTPUTS.shape
     for part in (wanted, given):
         np.testing.assert_allclose(tf.reduce_sum(part, axis=-1), KNOWN_PIXELS, rtol=1e-6)
+
+
+def dice_loss(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    both, either = (tf.reduce_sum(part, axis=[1, 2]) for part in (targets * outputs, targets + outputs))
+    return 1 - tf.reduce_mean(2 * both / (either + 1e-6), axis=-1)
+
+
+def of_each_pixel(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return keras.losses.categorical_crossentropy(targets, outputs)
+
+
+class LargestMistake(Metric):
+    """The share of the predicted pixels of the last class that are wrong."""
+
+    name = "largest_mistake"
+    span = 1.0
+
+    def of_each(self, columns: Any, xp: Any) -> Any:
+        return {"predicted": columns["predicted_pixels"][:, -1], "both": columns["intersection"][:, -1]}
+
+    def value(self, sums: Any) -> float:
+        return float(1 - sums["both"] / sums["predicted"])
+
+
+def test_a_loss_and_a_metric_of_the_user() -> None:
+    def of(**given: Any) -> Task:
+        return chosen_task(segmentation(NAMES), SegmentationSettings(**given), MASKS)
+
+    task = of(loss={"_target_": f"{__name__}.dice_loss"}, metrics=[{"_target_": f"{__name__}.LargestMistake"}])
+    assert task.loss.of_each(tf.constant(TARGETS), tf.constant(OUTPUTS)).shape == (COUNT,)
+    assert task.measured[-1] == "largest_mistake"
+    with pytest.raises(UserError, match=r"returns shape \(16, 5, 4\) .* 16 examples of shape \(5, 4, 4\)"):
+        of(loss={"_target_": f"{__name__}.of_each_pixel"})
+    with pytest.raises(UserError, match="is a metric of Keras, which would also count pixels that do not count"):
+        of(metrics=[{"_target_": "keras.metrics.OneHotMeanIoU", "num_classes": 4}])
+    with pytest.raises(UserError, match=r"task=classification does not match the target .* needs task=segmentation"):
+        chosen_task(segmentation(NAMES), ClassificationSettings(), MASKS)
+    with pytest.raises(UserError, match="requires 2 classes, but the data has 2 classes, and needs task=segmentation"):
+        chosen_task(segmentation(NAMES[:2]), AutoTaskSettings(single_logit=True), MASKS % 2)
 
 
 WRONG: dict[str, tuple[tuple[str, ...], np.ndarray, str]] = {
