@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from stages.metrics.estimates import LEAST_OF_CLASS, Columns, Sample
+from stages.metrics.estimates import Columns, Sample
 from stages.metrics.intervals import Result
 from stages.metrics.metric import Metric
 
 COUNTS = ("pixels", "predicted_pixels", "intersection")
 """The columns of counts, [n, classes] each."""
+
+LEAST_OF_MASKS = 20
+"""Minimum number of examples in which each class that occurs must do so, for an interval of a mean over classes."""
 
 
 class OfAreas(Metric):
@@ -43,13 +46,13 @@ class OfAreas(Metric):
 
     def interval(self, columns: Columns, confidence: float) -> Result:
         """See `Metric`."""
-        if rarest_class(columns) < LEAST_OF_CLASS:
-            return f"a class occurs in fewer than {LEAST_OF_CLASS} test examples"
+        if rarest_class(columns) < LEAST_OF_MASKS:
+            return f"a class occurs in fewer than {LEAST_OF_MASKS} test examples"
         return super().interval(columns, confidence)
 
     def by_example(self, columns: Columns) -> np.ndarray:
         """See `Metric`: only the metric if a class is rare."""
-        if rarest_class(columns) < LEAST_OF_CLASS:
+        if rarest_class(columns) < LEAST_OF_MASKS:
             return np.array([self.estimate(columns, Sample.of(columns).parts)[0]])
         return super().by_example(columns)
 

@@ -146,7 +146,7 @@ MUTATIONS = (
     ),
     mutation("stages/metrics/segmentation.py", "(pixels + predicted - intersection)", "(pixels + predicted)", MASKS),
     mutation(
-        "stages/metrics/segmentation.py", "if rarest_class(columns) < LEAST_OF_CLASS:\n            return f",
+        "stages/metrics/segmentation.py", "if rarest_class(columns) < LEAST_OF_MASKS:\n            return f",
         "if False:\n            return f", MASKS,
     ),
     mutation(
