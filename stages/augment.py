@@ -80,10 +80,14 @@ def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | No
         params = {"skipped": f"{', '.join(color_settings)} (the images have {found}, not 3)"}
         (reporter or Reporter()).log(f"augment: skipped {params['skipped']}")
         settings = dataclasses.replace(settings, saturation=0.0, hue=0.0)
+    ignored = dataset.task.targets.ignored_pixel
+    if settings.mixes and ignored is not None:
+        problem = "augment.mixup and augment.cutmix do not support targets that are masks"
+        raise UserError(problem, "", "augment.mixup=0 augment.cutmix=0")
     transforms: list[Transform] = []
     if settings.changes:
         ends = {name: image.ends for name, image in images.items()}
-        transforms.append(Augmentation(settings, ends, dataset.task.targets.ignored_pixel))
+        transforms.append(Augmentation(settings, ends, ignored))
     if settings.mixes:
         task = dataset.task
         transforms.append(Mixing(settings.mixup, settings.cutmix, tuple(images), task.targets.soften, len(task.names)))

@@ -33,7 +33,9 @@ def application(  # noqa: PLR0913  # its settings, and the shapes at both ends
 
     keras.applications' network without its top is the layer `backbone`. For logits [b, num_classes], global average
     pooling, dropout and one dense layer follow. For logits of each pixel, [b, H, W, num_classes], a decoder follows:
-    like the way up of a U-Net, it joins the features with those that the backbone has at higher resolutions.
+    like the way up of a U-Net, it joins the features with those of the backbone at higher resolutions, and at last with
+    the images themselves.
+
     Weights start at random. The BatchNorms use the statistics of the whole batch, however many replicas share it.
     Images of one channel are repeated to three, and the channels put into the order that the backbone was trained on,
     so that pretrained weights fit.
@@ -59,7 +61,7 @@ def application(  # noqa: PLR0913  # its settings, and the shapes at both ends
     is_reversed = input_shape[-1] == 3 and _affine(name)[2]
     behind = partial(pooled_head, num_classes=num_classes, dropout=dropout)
     if len(output_shape) == 3:
-        levels = _levels(backbone)[: len(decoder)]
+        levels = [*_levels(backbone), keras.layers.Identity(name="images")(backbone.input)][: len(decoder)]
         backbone = keras.Model(backbone.input, [backbone.output, *levels])
         behind = partial(_decoded, filters=decoder[: len(levels)], dropout=dropout, output_shape=output_shape)
     return with_head(backbone, input_shape, behind, name.lower(), is_reversed)
@@ -108,9 +110,9 @@ def _levels(backbone: keras.Model) -> list[Any]:
     """
     least, most = backbone.output.shape[1], backbone.input.shape[1]
     levels: list[Any] = []
-    for layer in backbone.layers:
-        features = layer.output
-        if isinstance(layer, keras.layers.ZeroPadding2D) or isinstance(features, list) or len(features.shape) != 4:
+    for operation in backbone.operations:  # layers and sums, such as those of ConvNeXt, in their order
+        features, moves = operation.output, (keras.layers.ZeroPadding2D, keras.layers.Cropping2D)
+        if isinstance(operation, moves) or isinstance(features, list) or len(features.shape) != 4:
             continue
         height = features.shape[1]
         if least < height < most and height <= 0.75 * most:

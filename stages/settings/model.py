@@ -168,7 +168,7 @@ class ApplicationSettings(NetworkSettings):
     arguments: dict[str, Any] = field(default_factory=dict)
     """Additional arguments of the class, such as `alpha`."""
     dropout: float = number(0.2, at_least=0, below=1)
-    decoder: list[int] = number([128, 64, 32, 16], at_least=1, at_most=65536, unit="filters in each level")
+    decoder: list[int] = number([128, 64, 32, 16, 16], at_least=1, at_most=65536, unit="filters in each level")
     """For masks: the levels of the decoder, the lowest resolution first. Each has twice the resolution of the last."""
 
 

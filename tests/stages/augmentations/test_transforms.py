@@ -13,6 +13,7 @@ from stages.data.batches import training_input
 from stages.data.columns import Streamed
 from stages.data.split import Split
 from stages.data.splits import dataset_of
+from stages.errors import UserError
 from stages.features.images import ImageFeature
 from stages.results import Dataset
 from stages.settings.data import AugmentSettings
@@ -55,6 +56,12 @@ def with_masks(stored: bool) -> Dataset:
     features = {"images": ImageFeature(12, 10, 3)}
     task = replace(classification(NAMES), targets=Masks(NAMES))
     return dataset_of("areas", dict.fromkeys(("train", "val", "test"), split), task, features)
+
+
+@pytest.mark.parametrize("mixing", [AugmentSettings(mixup=0.2), AugmentSettings(cutmix=1.0)], ids=["MixUp", "CutMix"])
+def test_masks_are_not_mixed(mixing: AugmentSettings) -> None:
+    with pytest.raises(UserError, match=r"augment\.mixup and augment\.cutmix do not support targets that are masks"):
+        augment(with_masks(stored=False), mixing)
 
 
 @pytest.mark.parametrize("name", ["flips", "moves"])
