@@ -13,9 +13,10 @@ import tensorflow as tf
 from stages.checkpoints.saved import digests_of_run, known_examples
 from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
-from stages.features.encoder import sizes
+from stages.features.encoder import edges, sizes
 from stages.features.texts import TextFeature
 from stages.networks.complexity import flops, write_summary
+from stages.networks.joined import TableFacts
 from stages.networks.keras_internals import (
     all_layers,
     inputs_of,
@@ -37,6 +38,7 @@ from stages.settings.places import content_digest
 from stages.settings.train import TaskSettings
 from stages.targets import arguments_of, import_target, target_of
 from stages.tasks.chosen import chosen_task
+from stages.tasks.members import with_members
 from stages.tasks.parts import Head
 from stages.tasks.task import Task
 from stages.transfer.pretrained import freeze, load_weights
@@ -102,7 +104,10 @@ def model(
         freeze(network)
     if not network.trainable_variables:
         raise UserError(f"{network.name} has no trainable weights", "at least one", "trainable layers")
-    _check_outputs(network(first_inputs(dataset.train, 2), training=False), task, policy)
+    outputs = network(first_inputs(dataset.train, 2), training=False)
+    if (members := _members(outputs, task)) is not None:
+        task = with_members(task, members)
+    _check_outputs(outputs, task, policy)
     tf32 = _tf32(strategy, own, reporter or Reporter())
     params = {
         **loaded,
@@ -213,7 +218,8 @@ def _build(
     keep_names(shapes)
     parameters = signature(function).parameters
     taken = parameters.get("categories")  # of the project's, texts need it, and images have none
-    kind = "image" if taken is None else "text" if taken.default is taken.empty else ""
+    is_of_columns = taken is not None or "table" in parameters
+    kind = "image" if not is_of_columns else "text" if taken is not None and taken.default is taken.empty else ""
     lacks = {
         "image": dataset.images is None,
         "text": not any(isinstance(one, TextFeature) for one in dataset.features.values()),
@@ -226,8 +232,9 @@ def _build(
         _refuse_other_shape(name, parameters.get("output_shape"), head)
     if isinstance(shape, dict) and taken is not None:
         arguments = {**arguments, "categories": categories}
-    if "output_shape" in parameters:
-        arguments = {**arguments, "output_shape": head.shape}
+    known: dict[str, Any] = {"output_shape": head.shape}
+    known["table"] = TableFacts(categories, edges(dataset.features), len(dataset.train))
+    arguments = {**arguments, **{name: value for name, value in known.items() if name in parameters}}
     try:
         network = function(shape, head.units, **arguments)
     except (ValueError, tf.errors.InvalidArgumentError) as error:  # layers that do not fit, or a dtype
@@ -318,6 +325,12 @@ def _refuse_untracked(network: keras.Model, task: Task) -> None:
                 "a metric whose variables already exist",
                 f"{metric.name}.update_state(zeros, zeros) and reset_state() where it is created, or task.metrics",
             )
+
+
+def _members(outputs: Any, task: Task) -> int | None:
+    """Return the number of members whose outputs, [b, members, ...], a network returns; None for a single model."""
+    shape = tuple(outputs.shape[1:]) if tf.is_tensor(outputs) else ()
+    return int(shape[0]) if len(shape) > 1 and shape[1:] == task.head.shape else None
 
 
 def _check_outputs(outputs: tf.Tensor, task: Task, policy: str) -> None:

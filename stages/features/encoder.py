@@ -41,6 +41,11 @@ def sizes(schema: Schema) -> dict[str, int]:
     return {name: feature.indices for name, feature in schema.items() if feature.indices}
 
 
+def edges(schema: Schema) -> list[tuple[float, ...]]:
+    """Return the edges of the bins of each number, in the order of the first columns of NUMBERS; empty without bins."""
+    return [one.edges for one in schema.values() if isinstance(one, NumberFeature) and one.moments]
+
+
 def encoder_of(schema: Schema) -> keras.Model:
     """Return a functional model from raw columns, each [b, ...], to tensors.
 

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 SAMPLE = 5_000
 """Number of rows, evenly spread, from which statistics are computed if a split that is not in memory has more."""
 
+MOST_BINS = 64
+"""Maximum number of bins of a number, between quantiles of its training values."""
+
+EDGE_ROWS = 2**17
+"""Maximum number of rows, evenly spread, from which the quantiles are computed."""
+
 VALUES = 2**22
 """Number of numbers that are learned from, or encoded, at once, and from which medians are computed, at most."""
 
@@ -44,11 +50,14 @@ class NumberFeature(Feature):
 
     dtype: str = "float64"
     moments: Moments | None = None
+    edges: tuple[float, ...] = ()
+    """Edges of bins in standardized units, increasing; empty if fewer than three different values are known."""
 
     def learn(self, name: str, column: Column, settings: NormalizeSettings) -> Self:
         [moments] = moments_of(column)
         refuse_overflow(self.column_name(name), [moments])
-        return replace(self, moments=moments)
+        values = some_rows(column, EDGE_ROWS).astype(np.float64)
+        return replace(self, moments=moments, edges=edges_of((values - moments.mean) / moments.std))
 
     def encode(self, values: Any) -> Encoded:
         """Return the standardized numbers. `encoder_of` encodes all numbers at once, for speed."""
@@ -67,12 +76,28 @@ class NumberFeature(Feature):
 
     @property
     def known(self) -> dict[str, Any]:
-        return {} if self.moments is None else asdict(self.moments)
+        edges = {"edges": list(self.edges)} if self.edges else {}
+        return {} if self.moments is None else {**asdict(self.moments), **edges}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any], **common: Any) -> Self:
-        moments = [Moments(*(values[key] for key in Moments.__dataclass_fields__))] if "mean" in values else [None]
-        return cls(values.get("dtype", "float64"), *moments, **common)
+        is_learned = "mean" in values
+        moments = Moments(*(values[key] for key in Moments.__dataclass_fields__)) if is_learned else None
+        return cls(values.get("dtype", "float64"), moments, tuple(values.get("edges", ())), **common)
+
+
+def edges_of(values: np.ndarray) -> tuple[float, ...]:
+    """Return the edges of bins of numbers, [n], nan if missing: each value if there are few, else quantiles.
+
+    Equal quantiles are one edge. Numbers with fewer than three different values have no bins, as a bin would only
+    repeat the number.
+    """
+    known = values[~np.isnan(values)]
+    different = np.unique(known)
+    if len(different) > MOST_BINS:
+        different = np.unique(np.quantile(known, np.linspace(0, 1, MOST_BINS + 1)))
+    different = np.unique(different.astype(np.float32))  # the network's own dtype, in which edges must differ
+    return tuple(map(float, different)) if len(different) > 2 else ()
 
 
 def moments_of(column: Column) -> list[Moments]:

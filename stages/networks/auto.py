@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import keras
 
 from stages.networks.cnn import cnn
-from stages.networks.joined import Shapes
+from stages.networks.joined import Shapes, TableFacts
 from stages.networks.mlp import mlp
+from stages.networks.tabular import tabular
 from stages.networks.texts import text_cnn
 from stages.networks.unet import unet
-from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings, UnetSettings
+from stages.settings.model import CnnSettings, MlpSettings, TabularSettings, TextCnnSettings, UnetSettings
 from stages.targets import arguments_of
 
 
@@ -17,11 +18,12 @@ def auto(
     input_shape: tuple[int, ...] | Shapes,
     outputs: int,
     categories: Mapping[str, int] | None = None,
+    table: TableFacts | None = None,
     output_shape: tuple[int, ...] = (),
 ) -> keras.Model:
-    """Return `cnn` for images, `unet` if their targets are masks, `text_cnn` for one text, or else `mlp`.
+    """Return `cnn` for images, `unet` if their targets are masks, `text_cnn` for one text, `tabular` for columns.
 
-    Each has its default settings.
+    Each has its default settings. For everything else the network is `mlp`.
     """
     if not isinstance(input_shape, Mapping) and len(input_shape) == len(output_shape) == 3:
         return unet(input_shape, outputs, **arguments_of(UnetSettings()), output_shape=output_shape)
@@ -29,4 +31,6 @@ def auto(
         return cnn(input_shape, outputs, **arguments_of(CnnSettings()))
     if isinstance(input_shape, Mapping) and categories and len(input_shape) == 1:
         return text_cnn(input_shape, outputs, **arguments_of(TextCnnSettings()), categories=categories)
+    if table is not None and (table.edges or isinstance(input_shape, Mapping)):
+        return tabular(input_shape, outputs, **arguments_of(TabularSettings()), table=table)
     return mlp(input_shape, outputs, **arguments_of(MlpSettings()), categories=categories)

@@ -1,6 +1,7 @@
 """Inputs of several kinds, joined: categories and words get embeddings, everything else is flattened."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -8,6 +9,19 @@ from keras import ops
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each input, by name."""
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """Facts about the training rows that a network for tables may use. A function gets them as its argument `table`."""
+
+    categories: Mapping[str, int]
+    """From inputs of indices to the number of different ones."""
+    edges: Sequence[Sequence[float]]
+    """The edges of the bins of the first columns of NUMBERS, increasing; empty for a number without bins."""
+    examples: int
+    """The number of training examples."""
+
 
 WORD_WIDTH = 64
 """Numbers that stand for a word, where a network has no setting for it."""

@@ -84,6 +84,19 @@ class WideAndDeepSettings(MlpSettings):
     _target_: str = "stages.networks.mlp.wide_and_deep"
 
 
+@option("network", "tabular")
+@dataclass(kw_only=True)
+class TabularSettings(MlpSettings):
+    """For tables: numbers are also encoded by bins, and several members share the dense layers."""
+
+    _target_: str = "stages.networks.tabular.tabular"
+    hidden: list[int] = number([256, 256, 256], at_least=1, at_most=65536, unit="units in each hidden layer")
+    dropout: float | None = number(None, at_least=0, below=1)  # type: ignore[assignment]
+    """Fraction of the units of each hidden layer that is dropped. null: 0.1 for fewer than 8,000 training examples,
+    else 0."""
+    members: int = number(8, at_least=1, at_most=1024, unit="members, whose predictions are averaged")
+
+
 @option("network", "text_cnn")
 @dataclass(kw_only=True)
 class TextCnnSettings(NetworkSettings):

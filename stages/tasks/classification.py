@@ -63,6 +63,18 @@ class ProbabilityHead(Head):
         """Return the probabilities that logits mean, [b, units]."""
         return tf.sigmoid(logits)
 
+    def merged(self, outputs: tf.Tensor) -> tf.Tensor:
+        """See `Head`; of logits in logarithms, in which small probabilities keep their digits."""
+        if self.given == "probabilities":
+            return super().merged(outputs)
+        return tf.reduce_logsumexp(tf.math.log_sigmoid(outputs), axis=1) - tf.reduce_logsumexp(
+            tf.math.log_sigmoid(-outputs), axis=1
+        )
+
+    def merged_as_layers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """See `Head`."""
+        return keras.ops.mean(self.as_layers(outputs), axis=1)
+
     def for_keras_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Head`: a column of targets for each output; for a single logit, the column of the second class."""
         wanted = tf.cast(self.targets.soften(targets), outputs.dtype)[:, -self.units :]
@@ -190,6 +202,12 @@ class ClassHead(ProbabilityHead):
     def squashed(self, logits: tf.Tensor) -> tf.Tensor:
         """See `ProbabilityHead`."""
         return tf.sigmoid(logits) if self.single_logit else tf.nn.softmax(logits)
+
+    def merged(self, outputs: tf.Tensor) -> tf.Tensor:
+        """See `Head`."""
+        if self.single_logit or self.given == "probabilities":
+            return super().merged(outputs)
+        return tf.reduce_logsumexp(tf.nn.log_softmax(outputs), axis=1) - np.log(outputs.shape[1])
 
     def classes(self, outputs: tf.Tensor, dtype: tf.DType = tf.int64) -> tf.Tensor:
         """Return the likeliest class of each example, [b]."""

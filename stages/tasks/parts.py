@@ -137,9 +137,21 @@ class Head(ABC):
     def predictions(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return what an exported model returns, float32 [b, units], such as probabilities."""
 
+    def merged(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return outputs, [b, ...], whose predictions are the mean of those of several members, [b, members, ...]."""
+        import tensorflow as tf
+
+        return tf.reduce_mean(outputs, axis=1)
+
     def as_layers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
         """Return `predictions` computed by layers of Keras, for a `.keras` file."""
         return outputs
+
+    def merged_as_layers(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """Return the mean of the members' `predictions` computed by layers of Keras, for outputs [b, members, ...]."""
+        from keras import ops
+
+        return self.as_layers(ops.mean(outputs, axis=1))
 
     @abstractmethod
     def known(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
