@@ -122,8 +122,8 @@ def _beside(
         return None, []
     baseline, tested = None, replace(dataset, task=model.task)
     sections: list[Section] = []
-    if settings.baseline and dataset.images is None:
-        baseline = baseline_of(columns, tested, settings.confidence, settings.calibration_bins)
+    if settings.boosting and dataset.images is None:
+        baseline = baseline_of(columns, tested, settings.confidence, settings.calibration_bins, settings.boosting)
     if settings.slices:
         sections.append(slices_of(columns, tested, settings))
     is_wanted = is_quick(dataset) if settings.importance is None else settings.importance

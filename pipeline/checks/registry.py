@@ -18,7 +18,7 @@ from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
 from stages.settings.model import KerasHubSettings, ModelSettings
 from stages.settings.ranges import check, known_as, nearest
-from stages.settings.results import ExportSettings, schema_of
+from stages.settings.results import EvaluateSettings, ExportSettings, schema_of
 from stages.settings.train import METRICS, CustomOptimizerSettings, CustomScheduleSettings, TaskSettings, TrainSettings
 from stages.targets import target_of
 
@@ -82,6 +82,9 @@ def _packages_are_installed(experiment: Experiment) -> None:
     model = experiment.of("model", ModelSettings)
     if model and isinstance(model.network, KerasHubSettings):
         check_installed("model=keras_hub", model.network.requires, model.network.extra)
+    evaluate = experiment.of("evaluate", EvaluateSettings)
+    if evaluate and evaluate.boosting not in (None, "sklearn"):
+        check_installed(f"evaluate.baseline={evaluate.boosting}", (str(evaluate.boosting),), "boosting")
     settings = experiment.of("export", ExportSettings)
     for name, part in settings.formats.items() if settings else ():
         schema = schema_of(str(part.get("_target_"))) if isinstance(part, Mapping) else type(part)

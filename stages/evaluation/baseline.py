@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
+from stages.evaluation.boosting import LIBRARIES, Fit, Rows
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.features.categories import CategoryFeature
 from stages.features.kinds import Schema, texts_of
@@ -25,6 +26,8 @@ from stages.metrics.metric import Metric
 from stages.metrics.report import some
 from stages.reporter import safe_place
 from stages.results import Dataset
+
+SKLEARN = "sklearn"
 
 MOST_ROWS = 100_000
 """Training rows, evenly spread, that it is fitted to where there are more."""
@@ -178,15 +181,23 @@ def _difference(metric: Metric, theirs: Columns, ours: Columns, confidence: floa
     return replace(found, examples=len(next(iter(ours.values()))))  # not of groups
 
 
-def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: int) -> Baseline | None:
-    """Return the baseline, compared with a network's predictions; None where no column is one it can take.
+def baseline_of(
+    predicted: Columns, dataset: Dataset, confidence: float, bins: int, library: str = SKLEARN
+) -> Baseline | None:
+    """Return the baseline, compared with a network's predictions; None if it supports no column.
 
-    The metric is compared as that of two models is: in pairs, example by example.
+    It uses the training and the validation split as the network does: it is fitted to one, and the number of trees is
+    chosen on the other. The metric is compared as that of two models is: in pairs, example by example.
 
     Args:
-        predicted: columns of a file of predictions, of all test examples. bins: of the calibration error.
+        predicted: Columns of a file of predictions, of all test examples.
+        dataset: With the task of the network.
+        confidence: Of the interval.
+        bins: Of the calibration error.
+        library: The package for gradient boosting, one of `LIBRARIES`.
     """
     train, test = dataset.train.take(evenly_spread(len(dataset.train), MOST_ROWS)), dataset.test
+    val = dataset.val.take(evenly_spread(len(dataset.val), MOST_ROWS))
     columns = {
         name: feature
         for name, feature in dataset.features.items()
@@ -197,9 +208,10 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
         return None
     task, metric = dataset.task, dataset.task.comparable[0]
     texts = [name for name, feature in columns.items() if isinstance(feature, TextFeature)]
-    fit = (_linear if texts else _boosting)(train, test, columns)
+    fit: Standard = _linear(train, test, columns) if texts else _boosting(library, train, val, test, columns)
     known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.view.column)}
-    standard = task.head.standard(fit, train.target_values)
+    fitted_to = [train] if texts else [train, val]
+    standard = task.head.standard(fit, np.concatenate([split.target_values for split in fitted_to]))
     if standard is None:
         return None
     theirs = {**known, **standard}
@@ -207,6 +219,61 @@ def baseline_of(predicted: Columns, dataset: Dataset, confidence: float, bins: i
     is_imbalanced = task.view.is_imbalanced(task.names, dataset.train)
     by_loss = _difference(LogLoss(), theirs, predicted, confidence) if is_imbalanced else None
     return Baseline(fit.name, values, _difference(metric, theirs, predicted, confidence), len(train), by_loss)
+
+
+class Standard(Protocol):
+    """A standard model, which is fitted when it is asked for predictions of the test rows."""
+
+    @property
+    def name(self) -> str:
+        """The model in words."""
+
+    def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
+        """Return the probabilities of the classes, float32 [n, classes]. targets: Of the rows for the fit, int [m]."""
+
+    def numbers(self, targets: np.ndarray) -> np.ndarray:
+        """Return predictions, float64 [n]. targets: Of the rows for the fit, float [m]."""
+
+
+@dataclass(frozen=True)
+class _Boosted:
+    """Gradient boosting: see `Standard`. Targets are those of the training rows, then those of the validation rows."""
+
+    name: str
+    fit: Fit
+    splits: Sequence[Split]
+    """Training and validation."""
+    columns: Sequence[np.ndarray]
+    """The columns of both, and those of the test rows, [n, d]."""
+    are_categories: Sequence[bool]
+
+    def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
+        found = np.zeros((len(self.columns[2]), classes), np.float32)
+        present = np.unique(targets[: len(self.columns[0])])
+        if len(present) == 1:
+            found[:, present[0]] = 1
+            return found
+        known = np.isin(targets, present)
+        found[:, present] = self._fitted(np.searchsorted(present, targets), known).predict_proba(self.columns[2])
+        return found
+
+    def numbers(self, targets: np.ndarray) -> np.ndarray:
+        fitted = self._fitted(np.asarray(targets, np.float64), np.ones(len(targets), bool))
+        return np.asarray(fitted.predict(self.columns[2]), np.float64)
+
+    def _fitted(self, targets: np.ndarray, known: np.ndarray) -> Any:
+        parts, begin = [], 0
+        for split, columns in zip(self.splits, self.columns, strict=False):
+            place = slice(begin, begin + len(columns))
+            kept = known[place]
+            parts.append(
+                Rows(columns[kept], targets[place][kept], None if split.weights is None else split.weights[kept])
+            )
+            begin += len(columns)
+        with warnings.catch_warnings(action="ignore"):  # of a fit that could be closer, which a baseline need not be
+            model = self.fit(parts[0], parts[1], self.are_categories)
+        safe_place()
+        return model
 
 
 @dataclass(frozen=True)
@@ -242,18 +309,10 @@ class _Fit:
         return model
 
 
-def _boosting(train: Split, test: Split, columns: Schema) -> _Fit:
+def _boosting(library: str, train: Split, val: Split, test: Split, columns: Schema) -> _Boosted:
     """Return gradient boosting on numbers and categories."""
-    from sklearn import ensemble  # half a second, which no other stage need wait for
-
-    settings = {"categorical_features": _are_categories(columns), "random_state": 0}
-    return _Fit(
-        "scikit-learn's histogram gradient boosting",
-        *_encoded(train, test, columns),
-        train.weights,
-        partial(ensemble.HistGradientBoostingClassifier, **settings),
-        partial(ensemble.HistGradientBoostingRegressor, **settings),
-    )
+    name, fit = LIBRARIES[library]
+    return _Boosted(name, fit, [train, val], _encoded([train, val, test], columns), _are_categories(columns))
 
 
 def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
@@ -279,7 +338,7 @@ def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
             (numbers, [place for place, is_category in enumerate(are) if not is_category]),
             (preprocessing.OneHotEncoder(handle_unknown="ignore"), np.flatnonzero(are)),
         )
-        fitted, asked = _encoded(train, test, others)
+        fitted, asked = _encoded([train, test], others)
         parts.append((layers.fit_transform(fitted), layers.transform(asked)))
     beside = f" and {len(others)} other column{'s' * (len(others) > 1)}" if others else ""
     fitted, asked = (sparse.hstack(part, format="csr") for part in zip(*parts, strict=True))
@@ -299,12 +358,14 @@ def _are_categories(columns: Schema) -> list[bool]:
     return [isinstance(feature, CategoryFeature) for name, feature in columns.items() for _ in range(widths[name])]
 
 
-def _encoded(train: Split, test: Split, columns: Schema) -> tuple[np.ndarray, np.ndarray]:
-    """Return both splits' columns, float64 [n, columns]: numbers as they are, categories by their frequency, and a
-    column for each element of a vector."""
+def _encoded(splits: Sequence[Split], columns: Schema) -> list[np.ndarray]:
+    """Return the columns of each split, float64 [n, columns]; the first split is the training split.
+
+    Numbers stay as they are, categories become numbers by their frequency, and a vector has a column for each element.
+    """
     found = []
     for name, feature in columns.items():
-        parts = [np.asarray(split.features[name][:]) for split in (train, test)]
+        parts = [np.asarray(split.features[name][:]) for split in splits]
         if isinstance(feature, CategoryFeature):
             words = [texts_of(part) for part in parts]
             values, counts = np.unique(words[0], return_counts=True)
@@ -313,5 +374,4 @@ def _encoded(train: Split, test: Split, columns: Schema) -> tuple[np.ndarray, np
             parts = [np.array([codes.get(value, np.nan) for value in part]) for part in words]
         found.append([part.astype(np.float64) for part in parts])
         safe_place()
-    of_train, of_test = zip(*found, strict=True)
-    return np.column_stack(of_train), np.column_stack(of_test)
+    return [np.column_stack(parts) for parts in zip(*found, strict=True)]

@@ -10,6 +10,9 @@ from stages.errors import UserError
 from stages.settings.ranges import check, choice, number, option, text
 from stages.targets import target_of
 
+BOOSTING = ("sklearn", "lightgbm", "catboost")
+"""Packages for gradient boosting as a baseline."""
+
 
 @option("evaluate", "evaluate")
 @dataclass(kw_only=True)
@@ -32,15 +35,27 @@ class EvaluateSettings:
     against: str | None = None
     """A run to compare with, given by its folder or the first characters of its id. It must have been tested on the
     same examples."""
-    baseline: bool = True
-    """Whether to compare with a standard scikit-learn model, fitted to the same split and columns. For tables and
-    texts."""
+    baseline: Any = True
+    """Standard model to compare with, for tables and texts. `true`: scikit-learn's histogram gradient boosting, or a
+    linear model if some columns are texts. `lightgbm` or `catboost`: boosting by that package (extra `boosting`).
+    `false`: none. It is fitted to the training split, and the number of trees is chosen on the validation split."""
     importance: bool | None = None
     """Whether to measure the permutation importance of columns: how much worse the predictions become when the values
     of a column are permuted. null: only if that takes seconds, for 2 to 100 columns without a text."""
     slices: list[str] = field(default_factory=list)
     """Columns to evaluate separately: the metrics for each value of a category, or for each fifth of the examples for a
     number, the worst first."""
+
+    @property
+    def boosting(self) -> str | None:
+        """The package for boosting as a baseline; None without a baseline."""
+        return ("sklearn" if self.baseline is True else str(self.baseline)) if self.baseline else None
+
+    def check(self, path: str) -> None:
+        if not isinstance(self.baseline, bool) and self.baseline not in BOOSTING:
+            raise UserError(
+                f"{path}.baseline={self.baseline} is not known", ["true", "false", *BOOSTING], f"{path}.baseline=true"
+            )
 
 
 @dataclass(kw_only=True)

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import root_mean_squared_error
 
 from stages.evaluation.baseline import Baseline, baseline_of
+from stages.evaluation.boosting import LIBRARIES, Rows
 from stages.evaluation.predictions import NAME, read_columns, write_predictions
 from stages.results import Dataset
 from tests.stages.experiments import table_of
@@ -23,10 +24,10 @@ def loaded(frame: pd.DataFrame, target: Any, folder: Path, features: Any = None)
     return table_of(folder, frame, target=target, features=features)
 
 
-def compared(data: Dataset, rows: np.ndarray, folder: Path) -> Baseline:
-    """Returns the baseline beside a network whose `Task.predict` returns `rows` for the test split."""
+def compared(data: Dataset, rows: np.ndarray, folder: Path, library: str = "sklearn") -> Baseline:
+    """Return the baseline, compared with a network whose head returns `rows` for the test split."""
     write_predictions(folder / NAME, data.test, data.task, rows.astype(np.float32))
-    found = baseline_of(read_columns(folder / NAME), data, 0.95, 15)
+    found = baseline_of(read_columns(folder / NAME), data, 0.95, 15, library)
     assert found is not None
     return found
 
@@ -37,7 +38,9 @@ def columns(data: Dataset, split: str) -> np.ndarray:
 
 def test_of_classes_it_is_that_of_scikit_learn(tmp_path: Path) -> None:
     data = loaded(datasets.load_breast_cancer(as_frame=True).frame, "target", tmp_path)
-    model = HistGradientBoostingClassifier(random_state=0).fit(columns(data, "train"), data.train.targets)
+    held_out = {"X_val": columns(data, "val"), "y_val": data.val.targets}
+    model = HistGradientBoostingClassifier(max_iter=1000, early_stopping=True, n_iter_no_change=20, random_state=0)
+    model.fit(columns(data, "train"), data.train.targets, **held_out)
     rows = columns(data, "test")
     answers, accuracy = model.predict_proba(rows), model.score(rows, data.test.targets)
     same = compared(data, np.column_stack([answers, answers.argmax(axis=1)]), tmp_path)
@@ -63,10 +66,48 @@ def test_of_numbers_less_is_better(tmp_path: Path, target: Any) -> None:
     assert compared(data, wanted * 0 - 500, tmp_path).verdict == "is worse than"
     if target == "target":
         kinds = [feature.kind == "category" for feature in data.features.values()]
-        model = HistGradientBoostingRegressor(random_state=0, categorical_features=kinds)
-        predicted = model.fit(columns(data, "train"), data.train.targets[:, 0]).predict(columns(data, "test"))
+        early = {"max_iter": 1000, "early_stopping": True, "n_iter_no_change": 20}
+        model = HistGradientBoostingRegressor(random_state=0, categorical_features=kinds, **early)
+        held_out = {"X_val": columns(data, "val"), "y_val": np.asarray(data.val.targets)[:, 0]}
+        model.fit(columns(data, "train"), data.train.targets[:, 0], **held_out)
+        predicted = model.predict(columns(data, "test"))
         assert exact.values["rmse"] == pytest.approx(root_mean_squared_error(wanted[:, 0], predicted), rel=0.05)
         assert compared(data, predicted[:, None], tmp_path).verdict != "beats"
+
+
+@pytest.mark.parametrize("library", ["sklearn", "lightgbm", "catboost"])
+def test_every_library_finds_the_same_and_says_its_name(library: str, tmp_path: Path) -> None:
+    """A class, a number and labels, with categories and missing values, and a class that only validation has."""
+    pytest.importorskip(library)
+    random = np.random.default_rng(0)
+    shop, size = random.integers(0, 6, 900), random.normal(size=900)
+    frame = pd.DataFrame({"shop": [f"s{number}" for number in shop], "size": np.where(shop, size, np.nan)})
+    hot = (size + (shop > 2) > 0.5).astype(int)
+    frame = frame.assign(kind=np.where(hot, "hot", "cold"), hot=hot, wet=shop % 2, price=(10 * size + shop).round(3))
+    left_out = dict.fromkeys(("kind", "hot", "wet", "price"), "leave_out")
+    found = {}
+    for target, metric in ("kind", "accuracy"), ("price", "rmse"), (["hot", "wet"], "macro_f1"):
+        names = [target] if isinstance(target, str) else target
+        features = {name: kind for name, kind in left_out.items() if name not in names}
+        data = loaded(frame, target, tmp_path, features=features)
+        answers = np.zeros((len(data.test), data.task.head.width))
+        baseline = compared(data, answers, tmp_path, library)
+        found[metric] = baseline.values[metric]
+        assert {"sklearn": "scikit-learn's", "lightgbm": "LightGBM", "catboost": "CatBoost"}[
+            library
+        ] in baseline.subject
+    assert found["accuracy"] > 0.8
+    assert found["macro_f1"] > 0.8
+    assert found["rmse"] < 6
+
+
+def test_the_number_of_trees_is_chosen_on_validation(tmp_path: Path) -> None:
+    """Of noise few trees are better than many."""
+    random = np.random.default_rng(0)
+    rows = Rows(random.normal(size=(400, 3)), random.normal(size=400))
+    few = LIBRARIES["sklearn"][1](rows, Rows(rows.columns[:200], random.normal(size=200)), [False] * 3)
+    many = LIBRARIES["sklearn"][1](rows, Rows(rows.columns, rows.targets), [False] * 3)
+    assert few.n_iter_ < 60 < many.n_iter_
 
 
 def test_of_labels_and_categories(tmp_path: Path) -> None:
