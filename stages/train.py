@@ -12,6 +12,7 @@ from stages.networks.batch_norm import normalizing_by_batch
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.train import FitSettings, TrainSettings
+from stages.training.calibration import calibrated
 from stages.training.engines import engine_for
 from stages.training.trainer import Trainer
 
@@ -48,7 +49,8 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     reporter = reporter or Reporter()
     settings = replace(settings, early_stopping_patience=settings.patience(dataset.images is not None))
     check(model, dataset, strategy, settings, reporter)
-    return Trainer(model, dataset, strategy, settings, reporter, folder, cache).train()
+    trained = Trainer(model, dataset, strategy, settings, reporter, folder, cache).train()
+    return calibrated(trained, dataset, strategy, reporter) if settings.calibrate else trained
 
 
 def fit(
