@@ -30,6 +30,7 @@ from pipeline.command_line.overrides import (
     parsed,
     sweep_lines,
 )
+from pipeline.config.by_rows import replace_by_rows
 from pipeline.config.errors import as_written, dotted, explain, explained, unknown_key
 from pipeline.config.experiment import read_sweep
 from pipeline.config.names import read_options
@@ -214,6 +215,8 @@ class Composer:
                         _apply(typed_only, override)
             _refuse_other_targets(document, typed_only)
         names = tuple(override.key_or_group for override in typed)
+        with explained(dotted(document)):
+            replace_by_rows(document)
         return Composed(document, choices, lines, names, self._config_dirs)
 
     def _base(self, options: tuple[str, ...]) -> tuple[bytes, Mapping[str, str]]:

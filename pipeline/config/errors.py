@@ -155,7 +155,11 @@ def parts(node: DictConfig, prefix: str = "") -> Iterator[tuple[str, DictConfig,
 
 def dotted(document: DictConfig) -> Iterator[str]:
     """Return the dotted name of every key that users set; keys that refer to another key are left out."""
-    return (name for name, node, key in parts(document) if not OmegaConf.is_interpolation(node, key))
+
+    def refers(node: DictConfig, key: Any) -> bool:
+        return OmegaConf.is_interpolation(node, key) and ":" not in as_written(node, key)
+
+    return (name for name, node, key in parts(document) if not refers(node, key))
 
 
 def as_written(node: DictConfig, key: Any) -> Any:

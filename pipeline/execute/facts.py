@@ -18,7 +18,9 @@ from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.runs.finding import debug_kind
 from pipeline.runs.summary import UNITS, Summary, scored
 from stages.errors import printable
+from stages.settings.by_rows import has_columns, training_rows
 from stages.settings.data import DataSettings
+from stages.settings.table import TableSettings
 from stages.settings.train import TrainSettings
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
     precision = chosen.policy + "".join(f", {name} in {own}" for name, own in chosen.layers.items())
     where = f"tracking={experiment.tracking.kind}, results in {shorter(experiment.outputs)}"
     console.log(f"{experiment.name}: seed {experiment.seed}, precision {precision}, {where}")
+    if by_rows := _by_rows(experiment):
+        console.log(by_rows)
     if patience := _patience(experiment):
         setting = f"{experiment.groups[TRAIN]}.early_stopping_patience"
         monitor = experiment.settings[TRAIN].monitor
@@ -51,6 +55,15 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
         before = f"{index:>{widths[0]}}  {f'{action:8}' if partly else ''}"
         columns = f"{name:{widths[2]}}  {option:{widths[3]}}  {inputs:>{widths[4]}}"
         console.log(f"  {before}{columns} -> {result}")
+
+
+def _by_rows(experiment: Experiment) -> str:
+    """Return what follows from the number of rows of a table, as a line; empty if nothing does."""
+    train, data = experiment.of(TRAIN, TrainSettings), experiment.of("load", TableSettings)
+    if train is None or data is None or experiment.choices.get("train") != "by_rows" or not has_columns(vars(data)):
+        return ""
+    rows = training_rows(vars(data))
+    return f"about {rows:,} training rows: batches of {train.batch_size}, up to {train.epochs} epochs (train=by_rows)"
 
 
 def _patience(experiment: Experiment) -> int:

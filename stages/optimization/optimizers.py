@@ -92,6 +92,8 @@ def decay_excluded(network: keras.Model, entries: Sequence[str]) -> list[keras.V
     known: dict[str, Callable[[keras.Variable], bool]] = {
         "bias": lambda variable: _BIAS.search(variable.name) is not None,
         "vectors": lambda variable: len(variable.shape) <= 1,
+        "embeddings": lambda variable: variable.name == "embeddings",
+        "factors": lambda variable: variable.path.endswith("factors/kernel"),
     }
     for entry in entries:
         if entry not in known and not any(fnmatchcase(variable.path, entry) for variable in network.variables):

@@ -22,6 +22,10 @@ NUMPY = "tests/stages/networks/test_float64.py::test_everything_at_once_is_numpy
 DECAY = "tests/stages/optimization/test_decay.py"
 MASKS = "tests/stages/tasks/test_segmentation.py"
 BATCHES = "tests/stages/data/test_batches.py"
+MEMBERS = "tests/stages/tasks/test_members.py"
+TABLES = "tests/stages/training/test_tables.py"
+CALIBRATION = "tests/stages/training/test_calibration.py"
+BASELINE = "tests/stages/evaluation/test_baseline.py"
 LOOP = "tests/stages/training/test_loop.py"
 STRATEGIES = "tests/stages/distribution/test_strategies.py"
 RANDOM_LAYERS = "tests/stages/networks/test_random_layers.py"
@@ -158,6 +162,13 @@ MUTATIONS = (
         "pipeline/serving/masks.py", "translation = (wanted - sides * scale) / 2", "translation = 0 * sides",
         "tests/pipeline/serving/test_masks.py", "-k", "lies_on",
     ),
+    # Tables
+    mutation("stages/tasks/members.py", "tf.repeat(targets, members, axis=0)", "tf.tile(targets, [members])", MEMBERS),
+    mutation("stages/tasks/classification.py", "tf.nn.log_softmax(outputs), axis=1) -", "outputs, axis=1) -", MEMBERS),
+    mutation("stages/networks/tabular.py", "layer.kernel.assign(", "str(", TABLES),
+    mutation("stages/training/calibration.py", "variable / temperature", "variable * temperature", CALIBRATION),
+    mutation("stages/settings/by_rows.py", "rows / 64", "rows / 32", "tests/stages/load/test_by_rows.py"),
+    mutation("stages/evaluation/boosting.py", '"X_val": val', '"X_val": val if 0 else train', BASELINE),
     # Data
     mutation(
         "stages/data/batches.py", "tf.maximum(epoch * per_epoch, first_step)", "epoch * per_epoch", BATCHES,

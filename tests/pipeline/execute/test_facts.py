@@ -40,7 +40,7 @@ def test_the_plan_shows_when_training_stops_early(tmp_path: Path, capsys: Printe
     table = ("data=table", f"data.files={tmp_path / 'some.csv'}", "data.target=b")
     write_files(tmp_path, {"good/1.txt": "fine", "bad/1.txt": "poor"})
     for words, expected in {
-        table: "early stopping: after 10 epochs without a better val_loss",
+        table: "early stopping: after 33 epochs without a better val_loss",  # of 100
         (*table, "train.epochs=60", "train.monitor=val_rmse"): "after 20 epochs without a better val_rmse",
         (*table, "train.early_stopping_patience=3"): "early stopping: after 3 epochs",
         (*table, "train.early_stopping_patience=0"): "",

@@ -14,7 +14,14 @@ from stages.normalize import normalize
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import CnnSettings, MlpSettings, TextCnnSettings, TransformerSettings, WideAndDeepSettings
+from stages.settings.model import (
+    CnnSettings,
+    MlpSettings,
+    TabularSettings,
+    TextCnnSettings,
+    TransformerSettings,
+    WideAndDeepSettings,
+)
 from stages.training.keras_fit import KerasFit
 from tests.stages.experiments import (
     adam,
@@ -60,10 +67,32 @@ def test_replicas_equal_one_device(frame: pd.DataFrame, tmp_path: Path) -> None:
     assert_replicas_equal_one_device(data, settings(batch_size=64), STEPS, build, 3)
 
 
+@pytest.mark.parametrize("task", TARGETS)
+def test_members_of_replicas_equal_those_of_one_device(task: str, frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Of classes, numbers and labels, with bins, factors and embeddings. Three replicas share no batch evenly."""
+    made = functools.partial(build, network=TabularSettings(hidden=[16], dropout=0.2, members=3))
+    data = dataset(frame, tmp_path, task)
+    model = made(data, one_device())
+    assert tuple(model.network.outputs[0].shape) == (None, 3, *data.task.head.shape)
+    assert_replicas_equal_one_device(data, settings(batch_size=64), STEPS, made, 3)
+
+
+def test_all_values_of_a_feature_begin_with_the_same_factor(frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Of the 8 values of a binned number, and of the 16 of an embedding; a number itself has a factor of its own."""
+    network = build(dataset(frame, tmp_path, "classification"), one_device(), TabularSettings(hidden=[16])).network
+    [factors] = [weight.numpy() for weight in network.weights if weight.path.endswith("factors/kernel")]
+    assert factors.shape[0] == 8
+    repeated = [int(np.isclose(factors[:, place], factors[:, place - 1]).all()) for place in range(1, factors.shape[1])]
+    runs = "".join(map(str, repeated)).split("0")
+    assert sorted(len(run) + 1 for run in runs if run) == [8, 8, 16]  # size and price, and shop
+    assert abs(factors.mean()) < 0.5
+    assert 0.7 < factors.std() < 1.3
+
+
 def test_every_network_learns(frame: pd.DataFrame, tmp_path: Path) -> None:
     data = dataset(frame, tmp_path, "classification")
     given = settings(batch_size=64, optimizer=adam(learning_rate=0.01))
-    for network in (MlpSettings(hidden=[32]), WideAndDeepSettings(hidden=[32])):
+    for network in (MlpSettings(hidden=[32]), WideAndDeepSettings(hidden=[32]), TabularSettings(hidden=[32])):
         made = functools.partial(build, network=network, policy="mixed_bfloat16")
         _, means = after_steps(one_device(), data, given, 200, made)
         assert means["accuracy"] > 0.7
@@ -90,10 +119,11 @@ def test_a_network_of_images_or_texts_is_refused(network: Any, taken: str, frame
 
 
 def test_from_the_disk_the_same_weights(frame: pd.DataFrame, tmp_path: Path) -> None:
-    given = settings(batch_size=64)
+    """With bins, whose edges are quantiles of the same rows."""
+    given, made = settings(batch_size=64), functools.partial(build, network=TabularSettings(hidden=[16], members=2))
     streamed = dataset(frame, tmp_path, "classification", tmp_path / "cache", memory_gib=0.0)
     networks = [
-        after_steps(one_device(), data, given, STEPS, build)[0].network
+        after_steps(one_device(), data, given, STEPS, made)[0].network
         for data in (dataset(frame, tmp_path, "classification"), streamed)
     ]
     np.testing.assert_array_equal(flat(networks[1]), flat(networks[0]))
