@@ -19,7 +19,7 @@ from stages.settings.first_rows import check_target
 from stages.settings.folders import classes_of
 from stages.settings.model import ModelSettings, NetworkSettings
 from stages.settings.table import TableSettings
-from stages.settings.train import AutoTaskSettings, TaskSettings
+from stages.settings.train import AutoTaskSettings, SegmentationSettings, TaskSettings
 
 
 def check_data(experiment: Experiment) -> None:
@@ -56,10 +56,19 @@ def check_data(experiment: Experiment) -> None:
     classes = _classes_of(data)
     if classes is not None and task is not None:
         _check_classes(name, classes, task)
+    if isinstance(network, NetworkSettings) and network._target_ == type(network)._target_:
+        _check_map(experiment, network, task)
     if (
         isinstance(data, TableSettings) and experiment.from_stage is None
     ):  # otherwise a trained model determines the target
         check_target(data)
+
+
+def _check_map(experiment: Experiment, network: NetworkSettings, task: object) -> None:
+    """Refuse a network that returns one vector per image for masks."""
+    if isinstance(task, SegmentationSettings) and not network.returns_maps:
+        problem = f"model={experiment.choices.get('model')} does not return masks, which task=segmentation requires"
+        raise UserError(problem, "model=unet, or a network of keras.applications", "model=unet")
 
 
 def _lacking_in_arrays(data: ArraysSettings) -> dict[str, bool]:

@@ -55,6 +55,9 @@ class NetworkSettings:
     takes: ClassVar[tuple[str, ...]] = ()
     """Kinds of inputs. The network requires at least one of them; empty: it accepts any inputs."""
 
+    returns_maps: ClassVar[bool] = False
+    """Whether the network can return a map, such as a class for each pixel."""
+
     _target_: str = MISSING
 
 
@@ -63,6 +66,7 @@ class NetworkSettings:
 class AutoSettings(NetworkSettings):
     """Convolutions for images and for one text, a U-Net for masks, dense layers for everything else."""
 
+    returns_maps: ClassVar[bool] = True
     _target_: str = "stages.networks.auto.auto"
 
 
@@ -164,6 +168,7 @@ class UnetSettings(NetworkSettings):
     """A U-Net, which returns a class for each pixel: levels of convolutions down to a low resolution, and up again."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
+    returns_maps: ClassVar[bool] = True
     _target_: str = "stages.networks.unet.unet"
     filters: list[int] = number([16, 32, 64, 128], at_least=1, at_most=65536, unit="filters in each level")
     dropout: float = number(0.0, at_least=0, below=1)
@@ -175,6 +180,7 @@ class ApplicationSettings(NetworkSettings):
     """A backbone from keras.applications, followed by pooling, dropout and one dense layer; for masks by a decoder."""
 
     takes: ClassVar[tuple[str, ...]] = ("images",)
+    returns_maps: ClassVar[bool] = True
     _target_: str = "stages.networks.applications.application"
     name: str = "ResNet50"
     """Name of the class in keras.applications."""

@@ -10,10 +10,12 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline import api
 from pipeline.checks.callbacks import check_arguments
+from pipeline.checks.data_fits import check_data
 from pipeline.command_line.arguments import refuse_unknown_verb
 from pipeline.commands import clean, diff, predict, ui
 from pipeline.config.schemas import TrackingSettings
@@ -306,6 +308,12 @@ def _second_process(_: Path) -> Told:
     return error, f"{command} cluster.index=1"
 
 
+def _no_map(folder: Path) -> Told:
+    np.savez(folder / "pixels.npz", x=np.zeros((9, 8, 8, 3), np.uint8), y=np.zeros((9, 8, 8), np.uint8))
+    words = f"data=arrays data.files={folder}/pixels.npz task=segmentation model=cnn"
+    return refusal(check_data, experiment(*words.split())), words
+
+
 def _none_is_best(folder: Path) -> Told:
     jobs: Any = [SimpleNamespace(only_trains=True, folder="1_seed=1")]
     with pytest.MonkeyPatch.context() as patch:
@@ -327,6 +335,7 @@ CASES: dict[str, Case] = {
     "pipeline/checks/callbacks.py:check_arguments": _no_callbacks_folder,
     "pipeline/checks/callbacks.py:check_callback": "'train.callbacks=[{_target_: keras.callbacks.BackupAndRestore}]'",
     "pipeline/checks/data_fits.py:_check_classes": "task=regression",
+    "pipeline/checks/data_fits.py:_check_map": _no_map,
     "pipeline/checks/data_fits.py:check_data": "model=text_cnn",
     "pipeline/checks/registry.py:_monitor_is_known": "train.monitor=val_acuracy",
     "pipeline/checks/registry.py:check_rules": "model.weights=imagenet",

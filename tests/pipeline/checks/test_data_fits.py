@@ -84,6 +84,8 @@ TABLE, IMAGES, TEXTS = (
     ("data=synthetic task=multi_label", "does not fit data=synthetic, whose target is one of 10 classes"),
     (f"{TEXTS}texts task=regression", "does not fit data=text_folder, whose target is one of 2 classes"),
     (f"{IMAGES}images task.single_logit=true", "requires 2 classes, but data=image_folder has 3"),
+    (f"{IMAGES}images task=segmentation", "task=segmentation does not fit data=image_folder, whose target is one of 3"),
+    ("data=arrays data.files=pixels.npz task=segmentation model=cnn", "model=cnn does not return masks, which"),
     (f"{IMAGES}alone", "only the class class 0 has training examples"),
     (f"{IMAGES}texts", "has no files that end in .jpg"),
     (f"{TEXTS}images", r"has no files that end in \.txt"),
@@ -113,6 +115,7 @@ def refused(command: str, place: Path, more: Sequence[str] = ()) -> UserError | 
     f"{TABLE}classes.csv data.features={{a:text}} model=text_cnn", f"{IMAGES}images augment=flip", f"{TEXTS}texts",
     "data=arrays data.files=pixels.npz model=cnn augment=flip",
     "data=synthetic data.num_classes=2 task.single_logit=true",
+    "data=arrays data.files=pixels.npz task=segmentation model=mobilenet_v2",
 ])  # fmt: skip
 def test_data_that_fits_is_accepted(command: str, place: Path) -> None:
     assert refused(command, place) is None
