@@ -19,9 +19,10 @@ from stages.networks.unet import unet
 from stages.normalize import normalize
 from stages.results import Dataset
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import AutoSettings, CnnSettings, MlpSettings, UnetSettings
+from stages.settings.model import ApplicationSettings, AutoSettings, CnnSettings, MlpSettings, UnetSettings
 from stages.settings.train import AutoTaskSettings
 from stages.tasks.segmentation import IGNORED, segmentation
+from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import (
     adam,
     after_steps,
@@ -100,6 +101,15 @@ def test_a_backbone_with_a_decoder_returns_a_map(size: tuple[int, int], decoder:
     heights = [output.shape[1] for output in backbone.outputs]
     assert heights == sorted(heights)
     assert len(heights) == 1 + len(decoder)
+
+
+def test_a_backbone_with_a_decoder_can_be_frozen() -> None:
+    network = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35}, decoder=[8, 8])
+    built = built_of(network, areas(24, (32, 32)), one_device(), frozen=True)
+    backbone = {id(weight) for weight in backbone_of(built.network).weights}  # type: ignore[union-attr]
+    assert backbone
+    assert len(built.network.trainable_weights) == 2 * 2 * 3 + 2  # of each level: kernels, gammas and betas; the head
+    assert not backbone & {id(weight) for weight in built.network.trainable_weights}
 
 
 def test_auto_is_a_unet_and_other_networks_are_refused() -> None:
