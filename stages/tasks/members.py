@@ -83,6 +83,10 @@ class MemberHead(Head):
         """See `Head`."""
         return self.one.columns(rows)
 
+    def derived(self, predictions: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Head`."""
+        return self.one.derived(predictions)
+
     def explained(self, predictions: tf.Tensor, names: tf.Tensor) -> dict[str, tf.Tensor]:
         """See `Head`."""
         return self.one.explained(predictions, names)

@@ -138,6 +138,12 @@ class MaskHead(ProbabilityHead):
         """See `ProbabilityHead`."""
         return tf.nn.softmax(logits)
 
+    def merged(self, outputs: tf.Tensor) -> tf.Tensor:
+        """See `Head`."""
+        if self.given == "probabilities":
+            return super().merged(outputs)
+        return tf.reduce_logsumexp(tf.nn.log_softmax(outputs), axis=1) - np.log(outputs.shape[1])
+
     def for_keras_loss(self, targets: tf.Tensor, outputs: tf.Tensor, as_logits: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """See `Head`: [b, H, W, classes] each. Targets and probabilities of pixels that do not count are 0."""
         wanted = tf.cast(self.targets.soften(targets), outputs.dtype)

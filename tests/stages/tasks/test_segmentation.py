@@ -13,6 +13,7 @@ from stages.metrics.metric import Metric
 from stages.metrics.segmentation import COUNTS, Dice, MeanIou, PixelAccuracy
 from stages.settings.train import AutoTaskSettings, ClassificationSettings, SegmentationSettings
 from stages.tasks.chosen import chosen_task
+from stages.tasks.members import with_members
 from stages.tasks.segmentation import IGNORED, MaskHead, PixelCrossEntropy, segmentation
 from stages.tasks.task import Task
 from tests.stages.experiments import scores_by_parts, settings
@@ -243,6 +244,20 @@ def test_a_loss_and_a_metric_of_the_user() -> None:
         chosen_task(segmentation(NAMES), ClassificationSettings(), MASKS)
     with pytest.raises(UserError, match="requires 2 classes, but the data has 2 classes, and needs task=segmentation"):
         chosen_task(segmentation(NAMES[:2]), AutoTaskSettings(single_logit=True), MASKS % 2)
+
+
+@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
+def test_several_members_predict_the_mean_of_their_probabilities(outputs: str) -> None:
+    task = task_of().of_network(outputs)
+    given = tf.constant(np.stack([OUTPUTS, OUTPUTS[::-1], 2 * OUTPUTS], axis=1))
+    given = tf.nn.softmax(given) if outputs == "probabilities" else given
+    head = with_members(task, 3).head
+    means = np.mean([task.head.predictions(given[:, member]) for member in range(3)], axis=0)
+    np.testing.assert_allclose(head.predictions(given), means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(head.derived(head.predictions(given))["mask"], means.argmax(axis=-1))
+    counts = counts_of(MASKS, means.argmax(axis=-1))
+    for name, column in head.columns(head.rows(TARGETS, given).numpy()).items():
+        np.testing.assert_array_equal(column, counts[name])
 
 
 WRONG: dict[str, tuple[tuple[str, ...], np.ndarray, str]] = {
