@@ -105,7 +105,7 @@ def row_of(table: Table, outputs: Path) -> list[str]:
         _number(figures.get(f"baseline/{compared}")),
         _number(of_lightgbm.get(f"baseline/{compared}")),
         _number(figures.get(f"test/{compared}")),
-        _difference(figures, "against", name),
+        _difference(figures, "against", name) + (f" {name}" if name != compared else ""),
         _difference(figures, "baseline", compared),
         _difference(of_lightgbm, "baseline", compared),
         f"{before['metrics']['train/seconds']:.0f}",
