@@ -31,7 +31,8 @@ PLAIN: Mapping[str, Any] = {
 def settings_by_rows(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of a training on a table.
 
-    Batches grow with the table, from 32 to 256 rows, and the number of epochs makes about STEPS steps of them.
+    Batches grow with the table, from 32 to 256 rows, and the number of epochs makes about STEPS steps of them. Tables
+    with fewer rows than that have smaller batches.
 
     Args:
         data: The settings of the table.
@@ -39,7 +40,7 @@ def settings_by_rows(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not has_columns(data):
         return PLAIN
     rows = max(training_rows(data), 1)
-    batch_size = min(max(2 ** round(math.log2(rows / 64)), 32), 256)
+    batch_size = min(max(2 ** round(math.log2(rows / 64)), 32), 256, 2 ** int(math.log2(rows)))
     epochs = min(max(round(STEPS * batch_size / rows), 10), 100)
     return {
         "batch_size": batch_size,

@@ -53,7 +53,15 @@ def test_rows_of_a_large_file_are_estimated(name: str, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     ("rows", "batch_size", "epochs"),
-    [(1, 32, 100), (640, 32, 100), (5_070, 64, 25), (14_860, 256, 34), (38_836, 256, 13), (10_000_000, 256, 10)],
+    [
+        (1, 1, 100),
+        (17, 16, 100),
+        (640, 32, 100),
+        (5_070, 64, 25),
+        (14_860, 256, 34),
+        (38_836, 256, 13),
+        (10_000_000, 256, 10),
+    ],
 )
 def test_batches_grow_with_the_table_and_about_as_many_steps_are_taken(
     rows: int, batch_size: int, epochs: int, monkeypatch: pytest.MonkeyPatch
