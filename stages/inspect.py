@@ -246,18 +246,19 @@ def draw(dataset: Dataset, settings: InspectSettings, folder: Path) -> list[Path
     count = len(dataset.task.targets.groups(dataset.train.targets))
     kind = "class" if dataset.task.targets.singular == "class" else "group"
     title = f"Training images by {kind} ({len(chosen)} of {count})"
-    rows_of_images = [dataset.train.features[feature][rows] for rows in chosen.values()]
+    train, on = dataset.train, dataset.task.targets.drawn_on
+    rows_of_images = [on(train.features[feature][rows], train.targets[rows], pixels) for rows in chosen.values()]
     drawn = [plot_rows(rows_of_images, labels, pixels, title, folder / "classes.png")]
     if not all(transform.combines for transform in dataset.transforms):
         first = np.array([rows[0] for rows in chosen.values()])
-        changed = augmented(dataset, feature, first, EXAMPLES - 1, settings.seed)
+        changed = [on(*both, pixels) for both in augmented(dataset, feature, first, EXAMPLES - 1, settings.seed)]
         title = f"{title}: the original and {EXAMPLES - 1} augmented versions"
-        drawn.append(plot_rows(list(changed), labels, pixels, title, folder / "augmentation.png"))
+        drawn.append(plot_rows(changed, labels, pixels, title, folder / "augmentation.png"))
     images, targets = first_batch(dataset, settings, feature)
     size = min(settings.batch_size, len(dataset.train))
     title = f"The first training batch as the network sees it ({len(images)} of {size} images)"
     titles = [dataset.task.targets.title(target, names) for target in targets]
-    return [*drawn, plot_batch(images, titles, pixels, title, folder / "batch.png")]
+    return [*drawn, plot_batch(on(images, targets, pixels), titles, pixels, title, folder / "batch.png")]
 
 
 def examples(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -270,8 +271,10 @@ def examples(dataset: Dataset) -> dict[str, np.ndarray]:
     return {label: rows[evenly_spread(len(rows), EXAMPLES)] for label, rows in present}
 
 
-def augmented(dataset: Dataset, feature: str, rows: np.ndarray, versions: int, seed: int) -> np.ndarray:
-    """Return images and `versions` of each, float32 [n, 1 + versions, H, W, C], changed as in training.
+def augmented(
+    dataset: Dataset, feature: str, rows: np.ndarray, versions: int, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return each image with its `versions`, float32 [1 + versions, H, W, C], changed as in training, and the targets.
 
     Args:
         dataset: The data set, with its transforms. Those that combine examples are left out.
@@ -286,12 +289,19 @@ def augmented(dataset: Dataset, feature: str, rows: np.ndarray, versions: int, s
 
     with tf.device("/cpu:0"):
         example = SplitReader.of(dataset.train).read(tf.repeat(rows, versions))
-        originals = example.inputs[feature][::versions].numpy()
+        before = example.inputs[feature][::versions].numpy(), example.targets[::versions].numpy()
         for transform in dataset.transforms:
             if not transform.combines:
                 example = transform(example, transform.draw(len(rows) * versions, key))
-        changed = example.inputs[feature].numpy().reshape(len(rows), versions, *originals.shape[1:])
-    return np.concatenate([originals[:, np.newaxis], changed], axis=1)
+        after = example.inputs[feature].numpy(), example.targets.numpy()
+    pairs = []
+    for place in range(len(rows)):
+        own = slice(place * versions, (place + 1) * versions)
+        images, targets = (
+            np.concatenate([old[place : place + 1], new[own]]) for old, new in zip(before, after, strict=True)
+        )
+        pairs.append((images, targets))
+    return pairs
 
 
 def first_batch(dataset: Dataset, settings: InspectSettings, feature: str) -> tuple[np.ndarray, np.ndarray]:

@@ -57,17 +57,23 @@ def check_data(experiment: Experiment) -> None:
     if classes is not None and task is not None:
         _check_classes(name, classes, task)
     if isinstance(network, NetworkSettings) and network._target_ == type(network)._target_:
-        _check_map(experiment, network, task)
+        _check_map(experiment, network, isinstance(data, ImageFolderSettings) and data.masks is not None)
     if (
         isinstance(data, TableSettings) and experiment.from_stage is None
     ):  # otherwise a trained model determines the target
         check_target(data)
 
 
-def _check_map(experiment: Experiment, network: NetworkSettings, task: object) -> None:
-    """Refuse a network that returns one vector per image for masks."""
-    if isinstance(task, SegmentationSettings) and not network.returns_maps:
-        problem = f"model={experiment.choices.get('model')} does not return masks, which task=segmentation requires"
+def _check_map(experiment: Experiment, network: NetworkSettings, has_masks: bool) -> None:
+    """Refuse a network that returns one vector per image for masks, and a task without masks for data that has them."""
+    model = experiment.of("model", ModelSettings)
+    task = model.task if model and isinstance(model.task, TaskSettings) else None
+    if has_masks and task is not None and task.kind not in ("auto", "segmentation"):
+        problem = f"task={task.kind} does not match data.masks"
+        raise UserError(problem, "task=segmentation, or data without masks", "task=segmentation")
+    if (has_masks or isinstance(task, SegmentationSettings)) and not network.returns_maps:
+        asked = "data.masks" if has_masks else "task=segmentation"
+        problem = f"model={experiment.choices.get('model')} does not return masks, which {asked} requires"
         raise UserError(problem, "model=unet, or a network of keras.applications", "model=unet")
 
 
@@ -97,6 +103,8 @@ def _is_without_texts(data: DataSettings) -> bool:
 
 def _classes_of(data: DataSettings) -> int | None:
     """Return the number of classes of a source; None if its target may not be a class."""
+    if isinstance(data, ImageFolderSettings) and data.masks is not None:
+        return None
     if isinstance(data, FolderSettings):
         return len(classes_of(data.folder, data.suffixes)[1])
     return 10 if isinstance(data, DigitsSettings) else data.num_classes if isinstance(data, SyntheticSettings) else None

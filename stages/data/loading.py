@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stages.data.columns import WORKERS, Described, Streamed, chunk_of, describe_block
+from stages.data.columns import WORKERS, Column, Described, Streamed, chunk_of, describe_block, held
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.free_memory import memory_for_data
+from stages.data.masks import MaskDecoder
 from stages.data.split import Split
-from stages.data.splits import cut_classes, dataset_of
+from stages.data.splits import cut_classes, cut_evenly, dataset_of
 from stages.errors import UserError
 from stages.features.images import ImageFeature
 from stages.features.kinds import IMAGES
@@ -35,9 +36,10 @@ from stages.settings.places import regular_file
 from stages.storage.atomic import write_csv
 from stages.storage.cache import Contents, cached, new_array
 from stages.tasks.classification import classification
+from stages.tasks.segmentation import IGNORED, segmentation
 
-Example = tuple[np.ndarray, int]
-"""An image, uint8 [H, W, C], and its label."""
+Example = tuple[np.ndarray, int | np.ndarray]
+"""An image, uint8 [H, W, C], and its label, or its mask, uint8 [H, W]."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Encoded(NamedTuple):
 
     where: str
     content: bytes
-    label: int
+    label: int = 0
+    mask: bytes = b""
+    """The file of its mask, if its target is one."""
 
 
 Read = Callable[[], Sequence[Example | Encoded | Invalid]]
@@ -67,8 +71,9 @@ class Source:
     name: for people. fingerprint: changes with whatever changes an image, a label or a split; known without reading
     them. image_shape: (H, W, C). class_names: one for each label. parts: from `train`, and `val` and `test` where the
     source has them, to the numbers of their examples, int64; each example is in one of them. blocks: from a number of
-    examples to functions that read so many each, at most, in order. decode: of those that are encoded. names_of: from
-    numbers to the paths of examples' files in the source; to None: they are in none.
+    examples to functions that read so many each, at most, in order. decode: of those that are encoded. masks: of their
+    masks, if the targets are masks; `class_names` may be empty then: the classes are the values that occur. names_of:
+    from numbers to the paths of examples' files in the source; to None: they are in none.
     """
 
     name: str
@@ -78,15 +83,27 @@ class Source:
     parts: Mapping[str, np.ndarray]
     blocks: Callable[[int], Iterable[Read]]
     decode: Decoder | None = None
+    masks: MaskDecoder | None = None
     names_of: Callable[[np.ndarray], list[str] | None] = lambda _: None
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
 
-    def example(self, item: Encoded, image: np.ndarray | InvalidImageError) -> Example | Invalid:
-        """Return what an item is, once its image is decoded."""
-        if isinstance(image, InvalidImageError):
-            return Invalid(item.where, str(image))
+    def example(
+        self, item: Encoded, image: np.ndarray | InvalidImageError, mask: np.ndarray | InvalidImageError | None
+    ) -> Example | Invalid:
+        """Return what an item is, once its image and its mask, if it has one, are decoded."""
+        for part in (image, mask):
+            if isinstance(part, InvalidImageError):
+                return Invalid(item.where, str(part))
+        assert isinstance(image, np.ndarray)
+        if isinstance(mask, np.ndarray):
+            highest = mask[mask != IGNORED].max(initial=0)
+            if self.class_names and highest >= len(self.class_names):
+                return Invalid(
+                    item.where, f"its mask has the class {highest}, but there are only {len(self.class_names)} classes"
+                )
+            return image, mask
         if not 0 <= item.label < len(self.class_names):
             return Invalid(item.where, f"label {item.label}, but there are only {len(self.class_names)} classes")
         return image, item.label
@@ -103,13 +120,14 @@ def numbered(read: Callable[[int], Example | Encoded | Invalid], count: int) -> 
 
 
 class Files(NamedTuple):
-    """Files below a folder, by number, each with its label; parts, class_names: as those of `Source`."""
+    """Files below a folder, by number, each with its label, or its mask; parts, class_names: as those of `Source`."""
 
     root: Path
     paths: Sequence[Path]
     labels: Sequence[int]
     parts: Mapping[str, np.ndarray]
     class_names: tuple[str, ...]
+    masks: Sequence[Path] = ()
 
     def names_of(self, numbers: Iterable[int]) -> list[str]:
         """Return the paths of files below the folder; what is not UTF-8 become escapes, such as `caf\\xe9.png`."""
@@ -122,20 +140,30 @@ _OF_A_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EIN
 cache is to lack it."""
 
 
-def file_source(files: Files, decode: Decoder, name: str = "", where: Callable[[int], str] | None = None) -> Source:
-    """Return the images of files; where: names an example, for errors; None: by its path."""
+def file_source(
+    files: Files,
+    decode: Decoder,
+    name: str = "",
+    where: Callable[[int], str] | None = None,
+    masks: MaskDecoder | None = None,
+) -> Source:
+    """Return the images of files; where: names an example, for errors; None: by its path. masks: Of `files.masks`."""
     content = hashlib.sha256(os.fsencode(repr((decode.key, files.class_names))))
-    for path in files.paths:  # what is known of them without reading them
+    content.update(masks.key.encode() if masks is not None else b"")
+    for path in (*files.paths, *files.masks):  # what is known of them without reading them
         content.update(os.fsencode(f"{os.path.relpath(path, files.root)} {_state(path)}\n"))
     blocks = numbered(partial(_encoded, files, where or (lambda number: str(files.paths[number]))), len(files.paths))
     name, fingerprint = name or files.root.name, content.hexdigest()[:32]
     shape, classes = decode.image_shape, files.class_names
-    return Source(name, fingerprint, shape, classes, files.parts, blocks, decode, files.names_of)
+    return Source(name, fingerprint, shape, classes, files.parts, blocks, decode, masks, files.names_of)
 
 
 def _encoded(files: Files, where: Callable[[int], str], number: int) -> Encoded | Invalid:
     try:
-        return Encoded(where(number), regular_file(files.paths[number]).read_bytes(), files.labels[number])
+        content = regular_file(files.paths[number]).read_bytes()
+        if files.masks:
+            return Encoded(where(number), content, mask=regular_file(files.masks[number]).read_bytes())
+        return Encoded(where(number), content, files.labels[number])
     except (OSError, ValueError) as error:  # an impossible path
         why = getattr(error, "strerror", None) or str(error)
         if isinstance(error, OSError) and error.errno not in _OF_A_PATH:
@@ -151,7 +179,7 @@ def _state(path: Path) -> str:
     return "is not there"
 
 
-_IMAGES = "images"
+_IMAGES, _MASKS = "images", "masks"
 
 MOST_LISTED = 10_000
 """Examples that are listed, of those that are left out."""
@@ -180,13 +208,18 @@ def load(
     place = np.full(len(source), -1)
     place[prepared.numbers] = np.arange(len(prepared.numbers))
     rows = {name: np.sort(place[numbers][place[numbers] >= 0]) for name, numbers in source.parts.items()}
-    rows = cut_classes(source.name, rows, prepared.labels, source.class_names, settings)
     described, numbers = prepared.described, prepared.numbers
-    whole = Split.of_images(prepared.images, prepared.labels, numbers=numbers).with_described(described)
+    if source.masks is None:
+        rows = cut_classes(source.name, rows, held(prepared.targets), source.class_names, settings)
+        task = classification(source.class_names)
+    else:
+        rows = cut_evenly(source.name, rows, settings)
+        task = segmentation(source.class_names or prepared.class_names)
+    whole = Split({IMAGES: prepared.images}, prepared.targets, numbers=numbers).with_described(described)
     splits = {name: whole.take(part) for name, part in rows.items()}
     splits["test"] = dataclasses.replace(splits["test"], files=source.names_of(numbers[rows["test"]]))
     features = {IMAGES: feature_of(source, settings)}
-    dataset = dataset_of(source.name, splits, classification(source.class_names), features)
+    dataset = dataset_of(source.name, splits, task, features)
     params = {"held_in": "memory" if whole.is_in_memory else "disk", "data/skipped": len(prepared.invalid)}
     left_out = [(example.where, example.why) for example in prepared.invalid]
     files = report_left_out(left_out, source.name, reporter, folder)
@@ -196,17 +229,22 @@ def load(
 class Prepared:
     """Images of a source, in its order, without the invalid ones.
 
-    images: uint8 [N, H, W, C], in memory or mapped where they fit into memory, else read at each use. labels:
-    int32 [N]. numbers: of the examples in the source, int64 [N].
+    images: uint8 [N, H, W, C], in memory or mapped where they fit into memory, else read at each use. targets:
+    labels, int32 [N], or masks, uint8 [N, H, W], which are read like the images. numbers: of the examples in the
+    source, int64 [N]. class_names: of masks, by their values.
     """
 
     def __init__(self, contents: Contents, fits: bool) -> None:
         arrays = contents.arrays
-        self.labels, self.numbers = arrays["labels"], arrays["numbers"]
+        self.numbers = arrays["numbers"]
         self.described = Described(arrays["digests"], arrays["moments"])
         self.invalid = [Invalid(*example) for example in contents.facts["invalid"]]
-        images = arrays[_IMAGES][: len(self.labels)]
-        self.images = images if fits else Streamed.of(images)
+        images = arrays[_IMAGES][: len(self.numbers)]
+        self.images: Column = images if fits else Streamed.of(images)
+        self.class_names = tuple(map(str, range(max(contents.facts.get("values", []), default=0) + 1)))
+        self.targets: Column = arrays["labels"] if "labels" in arrays else arrays[_MASKS][: len(self.numbers)]
+        if "labels" not in arrays and not fits:
+            self.targets = Streamed.of(arrays[_MASKS][: len(self.numbers)])
 
 
 def read_images(source: Source, settings: SourceSettings, reporter: Reporter, cache: Path | None) -> Prepared:
@@ -216,7 +254,8 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
         UserError: where images cannot be used and are not to be skipped, or there is no room for them.
     """
     allowed = memory_for_data(settings.memory_gib)
-    fits = len(source) * int(np.prod(source.image_shape)) <= allowed
+    pixels = int(np.prod(source.image_shape[:2]))
+    fits = len(source) * pixels * (source.image_shape[2] + (source.masks is not None)) <= allowed
     make = partial(_contents, source, settings.on_error, reporter)
     if settings.cache != "disk" or cache is None:
         if fits:
@@ -231,7 +270,7 @@ def read_images(source: Source, settings: SourceSettings, reporter: Reporter, ca
     prepared = Prepared(entry, fits)
     _refuse(prepared.invalid, settings.on_error, len(source))
     size = "×".join(map(str, source.image_shape))
-    reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.labels):,} images of {size} in {place}")
+    reporter.log(f"{'prepared' if is_new else 'found'} {len(prepared.numbers):,} images of {size} in {place}")
     if not fits:
         reporter.log("images are read from the disk during training")
     return prepared
@@ -247,34 +286,66 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     """Read all of a source; its images into a file in `folder`, or into memory."""
     path = folder / f"{_IMAGES}.npy" if folder is not None else None
     images = new_array(path, np.dtype(np.uint8), (len(source), *source.image_shape))
+    masks = None
+    if source.masks is not None:
+        place = folder / f"{_MASKS}.npy" if folder is not None else None
+        masks = new_array(place, np.dtype(np.uint8), (len(source), *source.image_shape[:2]))
     size = max(1, chunk_of(source.image_shape) // (4 * WORKERS))  # an image may be too little for a task
     count = 0
     results: list[int | Invalid] = []
     described: list[Described] = []
+    values = np.zeros(IGNORED + 1, bool)
     for block, pixels, part in _in_order(partial(_read_block, source), source.blocks(size)):
         _refuse([result for result in block if isinstance(result, Invalid)], on_error, len(block))
         images[count : count + len(pixels)] = pixels
+        if masks is not None and len(pixels):
+            masks[count : count + len(pixels)] = [result[1] for result in block if not isinstance(result, Invalid)]
+            values |= np.bincount(masks[count : count + len(pixels)].ravel(), minlength=IGNORED + 1) > 0
         count += len(pixels)
-        results += [result if isinstance(result, Invalid) else result[1] for result in block]
+        results += [_label(result) for result in block]
         described.append(part)
         reporter.progress(len(results), len(source), f"{'reading' if folder is None else 'preparing'} {source.name}")
     labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
-    arrays = {
-        _IMAGES: images,
-        "labels": np.array(list(labels.values()), np.int32),
-        "numbers": np.array(list(labels), np.int64),
-    }
+    arrays = {_IMAGES: images, "numbers": np.array(list(labels), np.int64)}
+    arrays |= {"labels": np.array(list(labels.values()), np.int32)} if masks is None else {_MASKS: masks}
     for name in ("digests", "moments"):
         arrays[name] = np.concatenate([getattr(part, name) for part in described])
-    facts = {"invalid": [dataclasses.astuple(result) for result in results if isinstance(result, Invalid)]}
+    facts: dict[str, Any] = {
+        "invalid": [dataclasses.astuple(result) for result in results if isinstance(result, Invalid)]
+    }
+    if source.masks is not None:
+        facts["values"] = np.flatnonzero(values[:IGNORED]).tolist()
+        _refuse_black_and_white(source, values)
     return Contents(facts, arrays)
+
+
+def _label(result: Example | Invalid) -> int | Invalid:
+    """Return the label of an example; 0 for a mask, which is elsewhere."""
+    if isinstance(result, Invalid):
+        return result
+    return result[1] if isinstance(result[1], int) else 0
+
+
+def _refuse_black_and_white(source: Source, values: np.ndarray) -> None:
+    """Refuse masks of 0 and 255 only: 255 would not count, so everything that counts would be background."""
+    if source.masks is not None and not source.masks.classes and values[IGNORED] and not values[1:IGNORED].any():
+        raise UserError(
+            f"{source.name}: the masks have only 0 and {IGNORED}, which means that a pixel does not count",
+            "masks with at least two classes, or the names of both values",
+            "'data.mask_values={0: background, 255: object}'",
+        )
 
 
 def _read_block(source: Source, read: Read) -> _Block:
     items = read()
     contents = [item.content for item in items if isinstance(item, Encoded)]
     decoded = iter(source.decode(contents) if source.decode is not None else ())
-    results = [source.example(item, next(decoded)) if isinstance(item, Encoded) else item for item in items]
+    masks: Iterator[np.ndarray | InvalidImageError | None] = itertools.repeat(None)
+    if source.masks is not None:
+        masks = iter(source.masks([(item.content, item.mask) for item in items if isinstance(item, Encoded)]))
+    results = [
+        source.example(item, next(decoded), next(masks)) if isinstance(item, Encoded) else item for item in items
+    ]
     usable = [result[0] for result in results if not isinstance(result, Invalid)]
     images = np.array(usable, np.uint8).reshape(-1, *source.image_shape)
     return results, images, describe_block(images)

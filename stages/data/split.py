@@ -134,7 +134,7 @@ def int32_labels(labels: Column) -> Column:
     if isinstance(labels, Streamed):
         return labels
     array = np.atleast_1d(np.asarray(labels))
-    if array.dtype.kind not in "iu" or array.dtype == np.int32:
+    if array.dtype.kind not in "iu" or array.dtype == np.int32 or array.ndim > 2:  # masks stay as narrow as they are
         return array
     narrow = array.astype(np.int32)
     return narrow if np.array_equal(narrow, array) else array

@@ -49,6 +49,22 @@ def cut_all(
     return rows
 
 
+def cut_evenly(source: str, rows: Mapping[str, np.ndarray], settings: DataSettings) -> dict[str, np.ndarray]:
+    """Return the rows of all splits, in order: those that `rows` lacks are cut at random from its `train`.
+
+    Raises:
+        UserError: If a split of `source` has no example.
+    """
+    _refuse_empty(source, rows)
+    train = rows["train"]
+    missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
+    if len(train) <= len(missing):
+        problem = f"{source} has only {len(train)} training examples that can be used"
+        raise UserError(problem, f"at least {len(missing) + 1}, one for each split")
+    cut = cut_all(np.zeros(len(train), np.int32), missing, settings.split_seed)
+    return {**rows, **{name: train[part] for name, part in cut.items()}}
+
+
 def cut_classes(
     source: str, rows: Mapping[str, np.ndarray], labels: np.ndarray, names: tuple[str, ...], settings: DataSettings
 ) -> dict[str, np.ndarray]:
@@ -60,9 +76,7 @@ def cut_classes(
     Raises:
         UserError: where a split of `source` has no example, a class too few for each, or only one can be learned.
     """
-    for name, part in rows.items():
-        if not len(part):
-            raise UserError(f"the {name} split of {source} has no examples that can be used", "at least one")
+    _refuse_empty(source, rows)
     train = rows["train"]
     present = np.unique(labels[train])
     if len(present) < 2:
@@ -73,6 +87,12 @@ def cut_classes(
     missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
     cut = cut_all(labels[train], missing, settings.split_seed, names)
     return {**rows, **{name: train[part] for name, part in cut.items()}}
+
+
+def _refuse_empty(source: str, rows: Mapping[str, np.ndarray]) -> None:
+    for name, part in rows.items():
+        if not len(part):
+            raise UserError(f"the {name} split of {source} has no examples that can be used", "at least one")
 
 
 def _stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray | None:

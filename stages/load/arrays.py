@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages.data.split import Split
+from stages.data.splits import cut_all, dataset_of
 from stages.data.table_source import read_rows
 from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
@@ -22,6 +23,7 @@ from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.arrays import ArraysSettings
 from stages.settings.table import TableSettings, check_kinds
+from stages.tasks.segmentation import IGNORED, segmentation
 
 FEATURES = "features"
 """Name of the only feature if the examples are a single array."""
@@ -112,7 +114,8 @@ def dataset_of_arrays(
     """Return arrays as a data set. The kinds of columns and the task are detected as for a table.
 
     Targets that are whole numbers or texts are classes, floats mean regression, and a matrix of 0 and 1 means several
-    labels. A column of sentences is a text. Missing splits are cut from `train`.
+    labels. Whole numbers [N, H, W] are masks of images. A column of sentences is a text. Missing splits are cut from
+    `train`.
 
     Args:
         name: The name of the data set.
@@ -125,6 +128,8 @@ def dataset_of_arrays(
     Raises:
         UserError: If lengths, names or shapes differ, or as in `dataset_of_rows`.
     """
+    if _has_masks(given):
+        return _dataset_of_masks(name, given, settings)
     chosen = getattr(settings, "features", None)
     parts = {split: _part(split, chosen, *values) for split, values in given.items()}
     train = parts["train"]
@@ -161,6 +166,49 @@ def dataset_of_arrays(
 
     return dataset_of_rows(source, table, reporter or Reporter(), folder, Wide(whole, features))
 
+
+def _has_masks(given: Mapping[str, Sequence[Any]]) -> bool:
+    """Return whether the targets of the training split are masks: whole numbers, [N, H, W]."""
+    targets = _only(given["train"][1])
+    return getattr(targets, "ndim", 0) == 3 and targets.dtype.kind in "iu"
+
+
+def _only(values: Any) -> Any:
+    """Return the array, or the only one of several by name; the values themselves if there are more."""
+    return next(iter(values.values())) if isinstance(values, Mapping) and len(values) == 1 else values
+
+
+def _dataset_of_masks(name: str, given: Mapping[str, Sequence[Any]], settings: Any) -> Dataset:
+    """Return images with their masks as a data set. The classes are the numbers from 0 to the largest in the masks.
+
+    Raises:
+        UserError: If the features are not one array of images of the size of the masks, or there is only one class.
+    """
+    splits = {}
+    for split, (features, targets, *weights) in given.items():
+        images, masks = _only(features), np.asarray(_only(targets))
+        array = np.asarray(images) if not isinstance(images, Mapping) else np.empty(0)
+        if array.ndim not in (3, 4) or masks.ndim != 3 or array.shape[:3] != masks.shape:
+            problem = f"{split} has masks of shape {masks.shape}, and features of shape {array.shape}"
+            raise UserError(problem, "images [N, H, W, C] and masks [N, H, W] of the same size, and no other features")
+        given_weights = np.asarray(weights[0], np.float64) if weights and weights[0] is not None else None
+        splits[split] = Split({IMAGES: _plain(array)}, masks, weights=given_weights)
+    counted = [part[part != IGNORED] for part in (split.target_values for split in splits.values())]
+    largest = max(int(part.max(initial=0)) for part in counted)
+    if largest < 1:
+        problem = f"{name}: the masks have only 0 and {IGNORED}, which means that a pixel does not count"
+        raise UserError(problem, "at least two classes: 0, 1, …")
+    train = splits["train"]
+    fractions = {part: getattr(settings, f"{part}_fraction", default) for part, default in HELD_OUT.items()}
+    missing = {part: fraction for part, fraction in fractions.items() if part not in splits}
+    rows = cut_all(np.zeros(len(train), np.int32), missing, getattr(settings, "split_seed", 0))
+    splits |= {part: train.take(places) for part, places in rows.items()}
+    feature = _feature(np.asarray(splits["train"].images[:]))
+    return dataset_of(name, splits, segmentation([str(value) for value in range(largest + 1)]), {IMAGES: feature})
+
+
+HELD_OUT = {"test": 0.2, "val": 0.1}
+"""The fractions of the splits that are cut from the training examples, if there are no settings."""
 
 TABLE = ("val_fraction", "test_fraction", "split_seed", "on_error", "task")
 """Settings that are passed to `TableSettings`."""

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.decode import Decoder
-from stages.data.loading import Files, file_source, load
+from stages.data.loading import Files, Source, file_source, load
+from stages.data.masks import MaskDecoder, classes_of_values
 from stages.data.split import Split
 from stages.data.splits import cut_classes, dataset_of
 from stages.errors import UserError
@@ -15,7 +16,15 @@ from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import ImageFolderSettings, TextFolderSettings
 from stages.settings.encodings import not_in_encoding
-from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, classes_of, entries, files_below, is_example
+from stages.settings.folders import (
+    IMAGE_SUFFIXES,
+    TEXT_SUFFIXES,
+    classes_of,
+    entries,
+    files_below,
+    is_example,
+    masks_of,
+)
 from stages.settings.places import regular_file
 from stages.tasks.classification import classification
 
@@ -36,11 +45,30 @@ def image_folder(
     missing splits are cut from `train`. Links are followed. Hidden files and folders, leftovers of archives
     (`__MACOSX`) and files of other types are skipped.
 
+    With `settings.masks`, the target of an image is the mask with the same path in that directory, and folders are not
+    classes.
+
     The arguments and the written files are those of `stages.data.loading.load`.
     """
+    if settings.mask_folder is not None:
+        return load(_with_masks(settings, settings.mask_folder), settings, reporter, folder, cache)
     files = files_of_classes(settings.folder, IMAGE_SUFFIXES, reporter or Reporter())
     source = file_source(files, Decoder(settings.shape((None, None, 3)), settings.resize))
     return load(source, settings, reporter, folder, cache)
+
+
+def _with_masks(settings: ImageFolderSettings, masks: Path) -> Source:
+    """Return the images below `settings.dir` with their masks, ordered by split and path."""
+    found = masks_of(settings.folder, masks)
+    pairs = [pair for part in found.values() for pair in part]
+    ends = np.cumsum([len(part) for part in found.values()])
+    parts = {split: np.arange(end - len(found[split]), end) for split, end in zip(found, ends, strict=True)}
+    classes, names = classes_of_values(settings.mask_values or {})
+    names = names or [str(name) for name in settings.classes or ()]
+    decode = Decoder(settings.shape((None, None, 3)), settings.resize)
+    paths = [image for image, _ in pairs]
+    files = Files(settings.folder, paths, [], parts, tuple(names), [mask for _, mask in pairs])
+    return file_source(files, decode, masks=MaskDecoder(decode.image_shape[:2], settings.resize, classes))
 
 
 def text_folder(

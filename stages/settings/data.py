@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, classes_of
+from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, classes_of, masks_of
 from stages.settings.places import is_folder, resolved
 from stages.settings.ranges import assignment, choice, nearest, number, option, text
 
@@ -235,15 +235,58 @@ class FolderSettings(DataSettings):
 @option("data", "image_folder")
 @dataclass(kw_only=True)
 class ImageFolderSettings(ImagesSettings, FolderSettings):
-    """A directory with one folder of images per class, either directly or in train/, val/ and test/."""
+    """A directory with one folder of images per class, either directly or in train/, val/ and test/; or, with `masks`,
+    a directory of images of any structure."""
 
     suffixes: ClassVar[tuple[str, ...]] = IMAGE_SUFFIXES
     _target_: str = "stages.load.folders.image_folder"
     size: Any = 160
+    masks: str | None = None
+    """Directory with a mask per image, with the same path but .png, .bmp or .gif. The task is segmentation then, and
+    folders are not classes. The value of a pixel is its class, 255 means that it does not count."""
+    classes: Any = None
+    """Names of the classes of masks, in the order of their values: `[background, cat, dog]`. null: the values
+    themselves."""
+    mask_values: Any = None
+    """A mapping from values in the masks to names of classes, such as `{0: background, 255: object}`, if the values are
+    not 0, 1, 2, …. Pixels of a value whose name is null do not count."""
+
+    @property
+    def mask_folder(self) -> Path | None:
+        """The directory with masks."""
+        return None if self.masks is None else resolved(self.masks)
 
     def check(self, path: str) -> None:
         ImagesSettings.check(self, path)
-        FolderSettings.check(self, path)
+        if self.masks is None:
+            for name in ("classes", "mask_values"):
+                if getattr(self, name) is not None:
+                    problem = f"{path}.{name} has no effect without {path}.masks, as folders are the classes"
+                    raise UserError(problem, "a directory with masks", f"{path}.masks=<directory>")
+            FolderSettings.check(self, path)
+            return
+        for name in ("dir", "masks"):
+            if (value := getattr(self, name)) is None or not is_folder(value):
+                problem = f"{path}.{name}={value} is not a directory" if value else f"{path}.{name} is not set"
+                raise UserError(problem, "a directory", f"{path}.{name}=<directory>")
+        self._check_classes(path)
+        masks_of(self.folder, resolved(self.masks))
+
+    def _check_classes(self, path: str) -> None:
+        if self.classes is not None and self.mask_values is not None:
+            problem = f"{path}.classes and {path}.mask_values are both set"
+            raise UserError(problem, "only one of them", f"{path}.classes=null")
+        names = self.classes
+        is_list = isinstance(names, Sequence) and not isinstance(names, str)
+        if names is not None and not (is_list and len({*map(str, names)}) == len(names) > 1):
+            problem = f"{path}.classes={names} is not a list of names"
+            raise UserError(problem, "at least two different names", f"'{path}.classes=[background,object]'")
+        values = self.mask_values
+        is_valid = isinstance(values, Mapping) and all(str(value).isdigit() and int(value) < 256 for value in values)
+        if values is not None and not (is_valid and len({*map(str, values.values())} - {"None"}) > 1):
+            expected = "a mapping from whole numbers below 256 to names of at least two classes"
+            fix = f"'{path}.mask_values={{0: background, 255: object}}'"
+            raise UserError(f"{path}.mask_values={values} is not valid", expected, fix)
 
 
 @option("data", "text_folder")

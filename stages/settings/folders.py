@@ -12,6 +12,9 @@ from stages.errors import UserError
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 """Suffixes of image files."""
 
+MASK_SUFFIXES = (".png", ".bmp", ".gif")
+"""Suffixes of mask files: formats that keep every pixel."""
+
 TEXT_SUFFIXES = (".txt",)
 """Suffixes of text files."""
 
@@ -161,6 +164,38 @@ def classes_of(root: Path, suffixes: tuple[str, ...]) -> tuple[dict[str, Path], 
                 f"the {split} split of {root.name} has no examples in its class folders", f"files below {top}"
             )
     return splits, names
+
+
+def masks_of(root: Path, masks: Path) -> dict[str, list[tuple[Path, Path]]]:
+    """Return the images below `root` with their masks, by split. A mask has the path of its image below `masks`.
+
+    The suffix of a mask may be any of MASK_SUFFIXES.
+
+    Raises:
+        UserError: If there are no images, or images have no mask.
+    """
+    found: dict[str, list[tuple[Path, Path]]] = {}
+    without: list[Path] = []
+    for split, top in split_folders(root).items():
+        found[split] = []
+        for path in files_below(top):
+            if not is_example(path, IMAGE_SUFFIXES) or masks in path.parents:
+                continue
+            place = masks / path.relative_to(root)
+            candidates = (place.with_suffix(suffix) for suffix in (*MASK_SUFFIXES, *map(str.upper, MASK_SUFFIXES)))
+            mask = next((one for one in candidates if one.is_file()), None)
+            if mask is None:
+                without.append(path)
+            else:
+                found[split].append((path, mask))
+        if not found[split] and not without:
+            problem = f"data.dir={root} has no {'' if split == 'train' else f'{split} '}images"
+            raise UserError(problem, f"files that end in {', '.join(IMAGE_SUFFIXES)}")
+    if without:
+        expected = (masks / without[0].relative_to(root)).with_suffix(MASK_SUFFIXES[0])
+        count = f"{len(without):,} images have no mask" if len(without) > 1 else "an image has no mask"
+        raise UserError(f"data.masks={masks}: {count}; the first is {without[0]}", f"a file {expected}")
+    return found
 
 
 def is_example(path: Path, suffixes: tuple[str, ...]) -> bool:

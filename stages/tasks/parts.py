@@ -101,6 +101,16 @@ class Targets(ABC):
         """Return a target, which may be mixed, in a few words. names: As they can be drawn."""
         return " ".join(f"{value:.4g}" for value in target)
 
+    def drawn_on(self, images: np.ndarray, targets: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
+        """Return images with their targets drawn on them, if these are places in the images.
+
+        Args:
+            images: uint8 or float32 [n, H, W, C].
+            targets: Their targets, [n, ...].
+            pixel_range: The values drawn black and white, also in the result.
+        """
+        return images
+
 
 @dataclass(frozen=True)
 class Head(ABC):

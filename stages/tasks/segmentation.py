@@ -95,6 +95,11 @@ class MaskTargets(Targets):
             ((self._pixels(block) > 0).sum(axis=0) for block in blocks_of(targets)), np.zeros(len(self.names), np.int64)
         )
 
+    def groups(self, targets: Column) -> dict[str, np.ndarray]:
+        """See `Targets`: the masks that have pixels of each class."""
+        has_class = np.concatenate([self._pixels(block) > 0 for block in blocks_of(targets)])
+        return {name: np.flatnonzero(has_class[:, place]) for place, name in enumerate(self.names)}
+
     def pixels(self, targets: Column, weights: np.ndarray | None = None) -> np.ndarray:
         """Return the number of pixels of each class, float64 [classes], times the weights of their examples."""
         of_each = np.concatenate([self._pixels(block) for block in blocks_of(targets)])
@@ -109,6 +114,11 @@ class MaskTargets(Targets):
     def title(self, target: np.ndarray, names: Sequence[str]) -> str:
         """Return the classes that the mask has."""
         return ", ".join(names[place] for place in np.unique(target) if place < len(names)) or "no pixel counts"
+
+    def drawn_on(self, images: np.ndarray, targets: np.ndarray, pixel_range: tuple[float, float]) -> np.ndarray:
+        """See `Targets`: half covered by the colors of the classes, float32 [n, H, W, 3]."""
+        low, high = pixel_range
+        return overlaid(images, targets, pixel_range, IGNORED).astype(np.float32) / 255 * (high - low) + low
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ NUMPY = "tests/stages/networks/test_float64.py::test_everything_at_once_is_numpy
 DECAY = "tests/stages/optimization/test_decay.py"
 MASKS = "tests/stages/tasks/test_segmentation.py"
 BATCHES = "tests/stages/data/test_batches.py"
+MASK_FILES = "tests/stages/data/test_masks.py"
 MEMBERS = "tests/stages/tasks/test_members.py"
 TABLES = "tests/stages/training/test_tables.py"
 CALIBRATION = "tests/stages/training/test_calibration.py"
@@ -170,6 +171,8 @@ MUTATIONS = (
     mutation("stages/settings/by_rows.py", "rows / 64", "rows / 32", "tests/stages/load/test_by_rows.py"),
     mutation("stages/evaluation/boosting.py", '"X_val": val', '"X_val": val if 0 else train', BASELINE),
     # Data
+    mutation("stages/data/masks.py", "* before[axis] / after[axis]", "* after[axis] / before[axis]", MASK_FILES),
+    mutation("stages/data/loading.py", "(*files.paths, *files.masks)", "files.paths", MASK_FILES),
     mutation(
         "stages/data/batches.py", "tf.maximum(epoch * per_epoch, first_step)", "epoch * per_epoch", BATCHES,
         "-k", "starts_late",
