@@ -219,6 +219,30 @@ def test_only_internals_uses_private_names_of_other_libraries() -> None:
     assert not private
 
 
+OF_KERAS = {
+    "stages/networks/keras_internals.py": None,
+    "stages/data/batches.py": {"_create_device_dataset", "tensorflow.python.data.ops.multi_device_iterator_ops"},
+    "stages/networks/complexity.py": {"tensorflow.python.framework.ops", "tensorflow.python.util.deprecation"},
+}
+"""Modules of `stages/` that use private names of Keras and TensorFlow, and the names; None: any."""
+
+
+def test_private_names_of_keras_are_in_few_modules() -> None:
+    """A new one belongs into `stages/networks/keras_internals.py`, with a test; docs/how-it-works/upgrades.md lists it."""
+    paths = list((ROOT / "stages").rglob("*.py"))
+    own = {name for path in paths for name in own_names(path)} | {"_exit", "_replace", "_asdict", "_fields", "_target_"}
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        names = {node.attr for node in nodes_of(path) if isinstance(node, ast.Attribute)}
+        private = {name for name in names - own if re.match(r"_[^_]\w*$", name)}
+        private |= {name for name in modules_named(path) if re.match(r"(keras\.src|tensorflow\.python)\b", name)}
+        private = {name for name in private if not any(other.startswith(f"{name}.") for other in private)}
+        if private:
+            found[named(path)] = private
+    allowed = {path: names if names is not None else found[path] for path, names in OF_KERAS.items()}
+    assert found == allowed
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stages.networks import keras_internals as internals
+from stages.networks.batch_norm import BatchNormalization
 
 
 def functional() -> keras.Model:
@@ -82,6 +83,22 @@ def test_a_replaced_function_of_the_backend_is_the_one_that_layers_call(monkeypa
         internals.wrap_backend("random", "dropout", noted)
     keras.layers.Dropout(0.25)(np.ones((1, 4), np.float32), training=True)
     assert rates == [0.25]  # once: what is wrapped is not wrapped again
+
+
+def test_batch_norm_asks_for_its_moments_where_ours_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several replicas they are those of the whole batch. Keras' own would take minutes to trace."""
+    asked = []
+
+    class Noted(BatchNormalization):
+        def _moments(self, inputs: Any, mask: Any) -> Any:
+            asked.append(tuple(self._reduction_axes))
+            return super()._moments(inputs, mask)
+
+    Noted()(np.ones((4, 2, 3), np.float32), training=True)
+    assert asked == [(0, 1)], (
+        f"Keras {keras.__version__}: BatchNormalization no longer computes mean and variance by _moments. Look in "
+        "keras/src/layers/normalization/batch_normalization.py, and change stages/networks/batch_norm.py"
+    )
 
 
 def test_an_optimizer_that_sums_gradients_elsewhere_is_an_error() -> None:
