@@ -31,7 +31,7 @@ class ShortenSettings:
 
 
 def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | None = None) -> Dataset:
-    """Returns `dataset` with at most `steps` batches in each split.
+    """Return `dataset` with at most `steps` batches in each split.
 
     The last batch of a shortened split has as many examples as that of the whole one, as it is the one that replicas
     share unevenly. The examples are spread over the split, as it may be sorted by class.
@@ -54,14 +54,14 @@ def shorten(dataset: Dataset, settings: ShortenSettings, reporter: Reporter | No
 
 
 def _count(examples: int, batch_size: int, steps: int) -> int:
-    """Returns the number of examples that are left of a split: those of `steps` steps, the last as it is at its end."""
+    """Return the number of examples that are left of a split: those of `steps` steps, the last as it is at its end."""
     if examples <= batch_size * steps:
         return examples
     return batch_size * (steps - 1) + (examples % batch_size or batch_size)
 
 
 def _taken(split: Split, count: int) -> Split:
-    """Returns `count` examples of a split, at equal distances."""
+    """Return `count` examples of a split, at equal distances."""
     return split if count == len(split) else split.take(np.arange(count) * len(split) // count)
 
 
@@ -85,7 +85,7 @@ class OverfitSettings:
 
 
 def overfit(trained: Trained, settings: OverfitSettings, reporter: Reporter | None = None) -> Record:
-    """Returns the metrics of how many steps the loss of the one batch took to fall below `settings.loss`.
+    """Return the metrics of how many steps the loss of the one batch took to fall below `settings.loss`.
 
     Raises:
         UserError: where it did not.
@@ -119,7 +119,7 @@ def profiling(
     reporter: Reporter | None = None,
     folder: Path | None = None,
 ) -> Record:
-    """Logs the time of a step, and how to open the trace of some, which it returns.
+    """Log the time of a step, and how to open the trace of some, which it returns.
 
     Args:
         folder: the run's, with the trace in `profile`.

@@ -29,7 +29,7 @@ class UserError(Exception):
         super().__init__(". ".join(parts))
 
     def within(self, place: str) -> "UserError":
-        """Returns the same error, prefixed with `place`, such as a job of a sweep."""
+        """Return the same error, prefixed with `place`, such as a job of a sweep."""
         return UserError(f"{place}: {self.problem}", self.expected, self.fix)
 
 
@@ -38,16 +38,16 @@ LONGEST = 2000
 
 
 def _one_line(text: str) -> str:
-    """Returns `text` in one line that a terminal can show; a long one is cut in its middle."""
+    """Return `text` in one line that a terminal can show; a long one is cut in its middle."""
     shown = printable(" ".join(text.split("\n")))
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST // 2]} … {shown[-LONGEST // 2 :]}"
 
 
 def printable(line: str) -> str:
-    """Returns `line` with control characters as escapes: a terminal shows those of others' texts, and obeys none."""
+    """Return `line` with control characters as escapes: a terminal shows those of others' texts, and obeys none."""
     return "".join(part if part.isprintable() else part.encode("unicode_escape").decode() for part in line)
 
 
 def printable_lines(text: str) -> str:
-    """Returns `text`, each of its lines `printable`."""
+    """Return `text`, each of its lines `printable`."""
     return "\n".join(map(printable, text.split("\n")))

@@ -51,7 +51,7 @@ def model(
     reporter: Reporter | None = None,
     folder: Path | None = None,
 ) -> Model:
-    """Returns a model whose first layer scales the pixels and whose weights are a function of the seed.
+    """Return a model whose first layer scales the pixels and whose weights are a function of the seed.
 
     In every precision the weights are those of float32, rounded to the variable's dtype.
 
@@ -131,7 +131,7 @@ def model(
 
 
 def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None, facts: Mapping[str, int]) -> Record:
-    """Returns the record of the network's size and of `facts`, and writes its summary."""
+    """Return the record of the network's size and of `facts`, and write its summary."""
     counts: dict[str, Any] = {
         "parameters": network.count_params(),
         "trainable_parameters": int(sum(np.prod(w.shape) for w in network.trainable_weights)),
@@ -150,7 +150,7 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
 def _scaling(
     function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, reporter: Reporter
 ) -> Normalization | None:
-    """Returns the scaling of pixels: the one that the network's function declares, unless the user chooses another.
+    """Return the scaling of pixels: the one that the network's function declares, unless the user chooses another.
 
     None without images.
 
@@ -174,7 +174,7 @@ def _scaling(
 
 
 def resolve_policy(policy: str, strategy: Strategy) -> str:
-    """Returns the Keras policy that `policy` means on the strategy's devices.
+    """Return the Keras policy that `policy` means on the strategy's devices.
 
     `mixed` is float16 where every device is a GPU with tensor cores (compute capability 7.0 and up), else bfloat16,
     on TPUs too.
@@ -269,7 +269,7 @@ def _refuse_other_shape(name: str, output_shape: Parameter | None, head: Head) -
 
 
 def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Model, policy: str) -> keras.Model:
-    """Returns `network` behind its inputs and the layer that scales its pixels.
+    """Return `network` behind its inputs and the layer that scales its pixels.
 
     Raises:
         UserError: where it cannot take them, or would lose what is behind the point.

@@ -14,7 +14,7 @@ class Stop:
         return False
 
     def now(self) -> NoReturn:
-        """Ends the run, once everything worth keeping is kept."""
+        """End the run, once everything worth keeping is kept."""
         raise KeyboardInterrupt
 
     def nothing_to_keep(self) -> AbstractContextManager[None]:
@@ -26,7 +26,7 @@ class Reporter:
     """Receives the reports of a stage, and ignores them all. The runner passes in one that does not."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Records one batch of metrics named `split/metric` at `step` (an epoch, counted from 1)."""
+        """Record one batch of metrics named `split/metric` at `step` (an epoch, counted from 1)."""
 
     def progress(self, done: int, total: int, note: str) -> None:
         """Shows that `done` of `total` steps are done, and `note`: what they are, how fast.
@@ -35,19 +35,19 @@ class Reporter:
         """
 
     def doing(self, activity: str) -> None:
-        """Shows an activity without a count in place of the progress, until the next report."""
+        """Show an activity without a count in place of the progress, until the next report."""
 
     def log(self, line: str) -> None:
-        """Prints one line, which is also logged."""
+        """Print one line, which is also logged."""
 
     def warn(self, line: str) -> None:
-        """Prints one line with what the user can do."""
+        """Print one line with what the user can do."""
 
     def resumed(self, step: int) -> None:
         """Notes that training resumes after `step` steps."""
 
     def stopping(self) -> AbstractContextManager[Stop]:
-        """Defers the first signal until the stage has saved its state and calls `now()`."""
+        """Defer the first signal until the stage has saved its state and calls `now()`."""
         return nullcontext(Stop())
 
 
@@ -67,6 +67,6 @@ def safe_place() -> None:
 
 
 def on_safe_place(visit: Callable[[], None] | None) -> None:
-    """Has `visit` called at every safe place of this process; it may raise to end the stage."""
+    """Have `visit` called at every safe place of this process; it may raise to end the stage."""
     global _visit  # one per process, like signals
     _visit = visit

@@ -56,7 +56,7 @@ class Record:
 
 
 def as_number(value: Any) -> float | None:
-    """Returns a number, a one-element array or a one-element tensor as a float; None for everything else.
+    """Return a number, a one-element array or a one-element tensor as a float; None for everything else.
 
     Text is not a number, even where it spells one; nor is a complex number or an integer beyond the range of a float.
     """

@@ -4,7 +4,7 @@ import hashlib
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """Returns a seed in [0, 2**31) for the purpose `path`, e.g. `derive(7, "shuffle")`.
+    """Return a seed in [0, 2**31) for the purpose `path`, e.g. `derive(7, "shuffle")`.
 
     Equal arguments give equal seeds on every machine and in every process; Python's own `hash` does not.
     """

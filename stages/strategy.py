@@ -32,7 +32,7 @@ NEVER_CAME = 150
 
 
 def strategy(settings: StrategySettings) -> Strategy:
-    """Returns the strategy that `settings` describe.
+    """Return the strategy that `settings` describe.
 
     Raises:
         UserError: where a device does not exist, or TensorFlow has started with fewer logical devices.
@@ -72,12 +72,12 @@ def strategy(settings: StrategySettings) -> Strategy:
 
 
 def refuse_more_devices(settings: StrategySettings) -> None:
-    """Raises UserError where TensorFlow has started with fewer logical devices than `settings` need."""
+    """Raise UserError where TensorFlow has started with fewer logical devices than `settings` need."""
     make_logical_cpus(_names(settings))
 
 
 def _names(settings: StrategySettings) -> list[str]:
-    """Returns the devices of this machine that `settings` need, those that compute first; none for a cluster."""
+    """Return the devices of this machine that `settings` need, those that compute first; none for a cluster."""
     if isinstance(settings, kinds.DevicesSettings):
         cpus = [f"/cpu:{index}" for index in range(settings.cpu_replicas)]
         computing = list(settings.devices) or all_gpus_or(cpus)
@@ -91,7 +91,7 @@ def _names(settings: StrategySettings) -> list[str]:
 
 
 def _reduction(name: str, devices: Sequence[str]) -> tf.distribute.CrossDeviceOps:
-    """Returns the reduction of gradients: between GPUs NCCL, unless one device is asked for.
+    """Return the reduction of gradients: between GPUs NCCL, unless one device is asked for.
 
     Collectives between CPU devices give the same sums at the same speed, but abort where one process makes a second
     strategy with another number of replicas ("joining a group with size4"), so CPUs use one device.
@@ -101,7 +101,7 @@ def _reduction(name: str, devices: Sequence[str]) -> tf.distribute.CrossDeviceOp
 
 
 def all_gpus_or(cpus: Sequence[str]) -> list[str]:
-    """Returns the names of all GPUs; where there is none, `cpus`."""
+    """Return the names of all GPUs; where there is none, `cpus`."""
     gpus = tf.config.list_physical_devices("GPU")  # to list logical ones starts TensorFlow: no CPU is split after that
     return [f"/gpu:{index}" for index in range(len(gpus))] or list(cpus)
 
@@ -118,7 +118,7 @@ def share_gpu_memory() -> None:
 
 
 def make_logical_cpus(devices: Sequence[str]) -> None:
-    """Splits the CPU so that all of `devices` exist; keeps logical devices made earlier where they suffice.
+    """Split the CPU so that all of `devices` exist; keep logical devices made earlier where they suffice.
 
     Raises:
         UserError: where TensorFlow has started with fewer.
@@ -150,7 +150,7 @@ def _find(device: str) -> str:
 
 
 def _multi_worker(settings: kinds.MultiWorkerSettings) -> Strategy:
-    """Returns a MultiWorkerMirroredStrategy; this process is the worker that `TF_CONFIG` names."""
+    """Return a MultiWorkerMirroredStrategy; this process is the worker that `TF_CONFIG` names."""
     gpus = len(tf.config.list_physical_devices("GPU"))
     communication = "NCCL" if gpus and settings.communication == "auto" else "RING"
     implementation = tf.distribute.experimental.CommunicationImplementation[communication]
@@ -169,7 +169,7 @@ def _multi_worker(settings: kinds.MultiWorkerSettings) -> Strategy:
 
 
 def _parameter_server() -> Strategy:
-    """Returns a ParameterServerStrategy with its coordinator; this process is the chief that `TF_CONFIG` names."""
+    """Return a ParameterServerStrategy with its coordinator; this process is the chief that `TF_CONFIG` names."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     distribution = tf.distribute.experimental.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(distribution)
@@ -202,7 +202,7 @@ class Serving:
         return self._over.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Waits for the chief's end, `seconds` at most."""
+        """Wait for the chief's end, `seconds` at most."""
         self._over.wait(seconds)
 
     def _watch(self, chief: str) -> None:
@@ -219,7 +219,7 @@ class Serving:
 
 
 def _tpu(settings: kinds.TpuSettings) -> Strategy:
-    """Returns a TPUStrategy over all cores of the TPU `settings.name`."""
+    """Return a TPUStrategy over all cores of the TPU `settings.name`."""
     name = settings.name or os.environ.get("TPU_NAME") or "local"
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
     if name != "local":

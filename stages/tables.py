@@ -7,7 +7,7 @@ from stages.errors import printable
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns a line a row, with columns of equal width: the first to the left, the others to the right."""
+    """Return a line a row, with columns of equal width: the first to the left, the others to the right."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -19,12 +19,12 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def plain_markdown(text: str) -> str:
-    """Returns a text, such as the name of a column, that ends no cell, and begins no code, link or HTML."""
+    """Return a text, such as the name of a column, that ends no cell, and begins no code, link or HTML."""
     return re.sub(r"([\\|`<\[\]])", r"\\\1", printable(" ".join(text.split())))
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table whose first row is its header."""
+    """Return a table whose first row is its header."""
     header, *others = [[plain_markdown(cell) for cell in row] for row in rows]
     lines = (header, ["---", *["---:"] * (len(header) - 1)], *others)
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -8,12 +8,12 @@ from stages.errors import UserError
 
 
 def target_of(settings: Any) -> Any:
-    """Returns `_target_` of settings, a mapping or a dataclass; None where they have none."""
+    """Return `_target_` of settings, a mapping or a dataclass; None where they have none."""
     return settings.get("_target_") if isinstance(settings, Mapping) else getattr(settings, "_target_", None)
 
 
 def import_target(target: str) -> Any:
-    """Returns the object at the import path `target`.
+    """Return the object at the import path `target`.
 
     Raises:
         ImportError, AttributeError or ValueError: where there is none.
@@ -23,7 +23,7 @@ def import_target(target: str) -> Any:
 
 
 def imported(target: str, place: str, expected: str, fix: str) -> Any:
-    """Returns the object at the import path `target`.
+    """Return the object at the import path `target`.
 
     Args:
         place: what named it; expected, fix: as in UserError; all for errors.
@@ -38,7 +38,7 @@ def imported(target: str, place: str, expected: str, fix: str) -> Any:
 
 
 def class_at(target: str, base: type, group: str, fix: str) -> Any:
-    """Returns the class at `target`, which extends `base`.
+    """Return the class at `target`, which extends `base`.
 
     Args:
         group: whose `_target_` it is; fix: what to type instead; both for errors.
@@ -54,7 +54,7 @@ def class_at(target: str, base: type, group: str, fix: str) -> Any:
 
 
 def made(kind: type, target: str, place: str, expected: str, fix: str, /, *positional: Any, **arguments: Any) -> Any:
-    """Returns what the function or class at `target` makes of the arguments, an object of `kind`.
+    """Return what the function or class at `target` makes of the arguments, an object of `kind`.
 
     Args:
         place: what named it; expected, fix: as in UserError; all for errors.
@@ -72,11 +72,11 @@ def made(kind: type, target: str, place: str, expected: str, fix: str, /, *posit
 
 
 def arguments_of(settings: Any) -> dict[str, Any]:
-    """Returns settings, a mapping or a dataclass, but `_target_`."""
+    """Return settings, a mapping or a dataclass, but `_target_`."""
     named = settings if isinstance(settings, Mapping) else vars(settings)
     return {name: value for name, value in named.items() if name != "_target_"}
 
 
 def made_of(settings: Any) -> Any:
-    """Returns what the `_target_` of settings, a mapping or a dataclass, makes of all others."""
+    """Return what the `_target_` of settings, a mapping or a dataclass, makes of all others."""
     return import_target(str(target_of(settings)))(**arguments_of(settings))

@@ -166,7 +166,7 @@ def scan(rows: Rows, places: Mapping[str, np.ndarray | None] | None = None) -> d
 
 
 def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarray | None) -> None:
-    """Refuses numbers that other texts, or marks, would make a category or an identifier."""
+    """Refuse numbers that other texts, or marks, would make a category or an identifier."""
     if profile.wrong is None or not profile.is_mixed:
         return
     text, row = profile.wrong

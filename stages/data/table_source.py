@@ -99,7 +99,7 @@ class TableSource:
         return np.array(self.texts[name], object)[values] if name in self.texts else values
 
     def where(self, row: int, column: str) -> str:
-        """Names a value by its file or split, and its row in it."""
+        """Name a value by its file or split, and its row in it."""
         return place_of(self.parts, int(self.numbers[row]), column)
 
     def column(self, name: str) -> Column:

@@ -119,7 +119,7 @@ def without_spaces(texts: Values) -> Values:
 
 
 def place_of(parts: Sequence[tuple[str, int]], row: int, column: str) -> str:
-    """Names a value by the number of its row in its file or split, from 1 without the header.
+    """Name a value by the number of its row in its file or split, from 1 without the header.
 
     Args:
         parts: see `Rows`. row: from 0, of all of them.

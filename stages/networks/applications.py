@@ -135,7 +135,7 @@ def head(features: Any, num_classes: int, dropout: float) -> Any:
 
 
 def preprocessing(name: str, arguments: Mapping[str, Any], **_: Any) -> Normalization | None:
-    """Returns the scaling of RGB pixels of 0 to 255 that the network `name` was trained with, one number a channel.
+    """Return the scaling of RGB pixels of 0 to 255 that the network `name` was trained with, one number a channel.
 
     Found by calling the `preprocess_input` of its module, as a table would age. None where `arguments` take the
     scaling out of the network (`include_preprocessing=false`), as its module then does not have it either.
@@ -159,7 +159,7 @@ def _find(name: str) -> Callable[..., keras.Model]:
 
 
 def _affine(name: str) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Returns scale [3], offset [3], of channels as they come in, and whether they go out in the opposite order."""
+    """Return scale [3], offset [3], of channels as they come in, and whether they go out in the opposite order."""
     preprocess = preprocess_input_of(_find(name))
 
     def outputs(red: float, green: float, blue: float) -> np.ndarray:

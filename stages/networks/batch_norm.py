@@ -40,14 +40,14 @@ class BatchNormalization(keras.layers.BatchNormalization):
 
 
 def normalizing_by_batch(network: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Returns the layers that normalize by the statistics of their batch in training: a frozen one does not."""
+    """Return the layers that normalize by the statistics of their batch in training: a frozen one does not."""
     layers = (layer for layer in all_layers(network) if isinstance(layer, keras.layers.BatchNormalization))
     return [layer for layer in layers if layer.trainable]
 
 
 @tf.custom_gradient
 def _sum(value: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Returns the sum of `value` over the replicas; its gradient is the sum of their gradients.
+    """Return the sum of `value` over the replicas; its gradient is the sum of their gradients.
 
     `all_reduce` alone would suffice, but to find its dependencies TensorFlow walks from each sum back through all that
     the other replicas have computed, forward and backward, in a time that grows with the square of the layers. The

@@ -9,7 +9,7 @@ from stages.networks.precision import last_dtype
 def cnn(
     input_shape: tuple[int, int, int], num_classes: int, filters: list[int], kernel_size: int, dropout: float
 ) -> keras.Model:
-    """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
+    """Return a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 
     With the default settings and 28×28×1 images it has 34,826 parameters. Padding is `same` for images under
     16 pixels, of which `valid` would leave nothing.
@@ -28,7 +28,7 @@ def cnn(
 def cnn_photo(
     input_shape: tuple[int, int, int], num_classes: int, filters: list[int], convolutions: int, dropout: float
 ) -> keras.Model:
-    """Returns a network from float [b, *input_shape] to logits [b, num_classes], small enough for training on a CPU.
+    """Return a network from float [b, *input_shape] to logits [b, num_classes], small enough for training on a CPU.
 
     A stem that quarters the pixels, then blocks of `convolutions` times Conv-BatchNorm-ReLU, each block but the last
     followed by 2×2 max pooling; global average pooling, dropout and one dense layer. With the default settings,
@@ -53,7 +53,7 @@ def cnn_photo(
 
 
 def resnet(input_shape: tuple[int, int, int], num_classes: int, blocks: int, filters: list[int]) -> keras.Model:
-    """Returns a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
+    """Return a network from float [b, *input_shape] to logits [b, num_classes], float32 or wider.
 
     A convolution, then for each of `filters` a group of `blocks` residual blocks of two 3×3 convolutions, each group
     but the first at half the resolution; global average pooling and one dense layer. Three groups of 3 blocks make

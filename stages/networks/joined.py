@@ -28,7 +28,7 @@ WORD_WIDTH = 64
 
 
 def mean_of_words(indices: Any, words: int, name: str) -> Any:
-    """Returns the mean of a text's embeddings, float [b, WORD_WIDTH]; 0 for an empty text."""
+    """Return the mean of a text's embeddings, float [b, WORD_WIDTH]; 0 for an empty text."""
     values, is_word = embed_words(indices, words, WORD_WIDTH, name)
     return mean_where(values, is_word)
 
@@ -38,7 +38,7 @@ def join(
     categories: Mapping[str, int],
     text: Callable[[Any, int, str], Any] = mean_of_words,
 ) -> tuple[Any, Any]:
-    """Returns the inputs of a network, one of a shape or several by name, and all of them as one tensor, float [b, d].
+    """Return the inputs of a network, one of a shape or several by name, and all of them as one tensor, float [b, d].
 
     Args:
         categories: from inputs of indices, of categories [b] and of texts [b, length], to the number of different ones;
@@ -67,7 +67,7 @@ def join(
 
 
 def embed_words(indices: Any, words: int, width: int, name: str) -> tuple[Any, Any]:
-    """Returns embeddings, float [b, length, width], 0 behind the last word, and where words are, float [b, length, 1].
+    """Return embeddings, float [b, length, width], 0 behind the last word, and where words are, float [b, length, 1].
 
     With these, what is behind a text changes nothing, however long the row is.
     """
@@ -77,11 +77,11 @@ def embed_words(indices: Any, words: int, width: int, name: str) -> tuple[Any, A
 
 
 def mean_where(values: Any, is_word: Any) -> Any:
-    """Returns the mean over words, float [b, d]; 0 where there is none."""
+    """Return the mean over words, float [b, d]; 0 where there is none."""
     total = ops.sum(ops.multiply(values, is_word), axis=1)
     return ops.divide(total, ops.maximum(ops.sum(is_word, axis=1), 1.0))
 
 
 def embedding_width(values: int) -> int:
-    """Returns how many numbers stand for one of `values` categories (J. Howard and S. Gugger, fastai, 2020)."""
+    """Return how many numbers stand for one of `values` categories (J. Howard and S. Gugger, fastai, 2020)."""
     return min(600, round(1.6 * values**0.56))

@@ -25,7 +25,7 @@ def keras_hub(
     dropout: float,
     categories: Mapping[str, int] | None = None,
 ) -> keras.Model:
-    """Returns a network from images, or from a text and whatever is beside it, to [b, num_classes], float32 or wider.
+    """Return a network from images, or from a text and whatever is beside it, to [b, num_classes], float32 or wider.
 
     The preset's backbone, with its weights, is the layer `backbone`; global average pooling of images, or what the
     backbone pools of a text, else the mean over its tokens; dropout and one dense layer follow. BatchNorms take the
@@ -68,7 +68,7 @@ def keras_hub(
 
 
 def _pooled(loaded: keras.Model, numbers: Any) -> Any:
-    """Returns what the backbone makes of a text, [b, d], by the numbers of its tokens; see `stages.features.texts`."""
+    """Return what the backbone makes of a text, [b, d], by the numbers of its tokens; see `stages.features.texts`."""
     values = loaded.output
     if isinstance(values, dict):
         values = values.get("pooled_output", values.get("sequence_output"))
@@ -86,7 +86,7 @@ def _pooled(loaded: keras.Model, numbers: Any) -> Any:
 
 
 def preprocessing(preset: str, **_: Any) -> Normalization | None:
-    """Returns the scaling of RGB pixels of 0 to 255 that the preset's preprocessor has; None where it has none."""
+    """Return the scaling of RGB pixels of 0 to 255 that the preset's preprocessor has; None where it has none."""
     from keras_hub import layers
 
     try:

@@ -20,7 +20,7 @@ BACKEND = {"core": core, "random": random}
 
 
 def all_layers(layer: keras.layers.Layer, include_self: bool = True, recursive: bool = True) -> list[Any]:
-    """Returns `layer` and the layers in it, also those in attributes and in wrappers, which `Model.layers` leaves out.
+    """Return `layer` and the layers in it, also those in attributes and in wrappers, which `Model.layers` leaves out.
 
     Keras 3.15: `Layer._flatten_layers`.
     """
@@ -28,7 +28,7 @@ def all_layers(layer: keras.layers.Layer, include_self: bool = True, recursive: 
 
 
 def is_graph_of_layers(network: keras.Model) -> bool:
-    """Returns whether `network` is sequential or functional, not a subclass, which `clone_model` would reduce to that.
+    """Return whether `network` is sequential or functional, not a subclass, which `clone_model` would reduce to that.
 
     Keras 3.15: `keras.src.models.Functional` is the class that `keras.Model(inputs, outputs)` makes.
     """
@@ -36,7 +36,7 @@ def is_graph_of_layers(network: keras.Model) -> bool:
 
 
 def graph_of(network: keras.Model) -> Functional | None:
-    """Returns the functional graph of `network`, below it if it is sequential; None where it has none.
+    """Return the functional graph of `network`, below it if it is sequential; None where it has none.
 
     Keras 3.15: `Sequential._functional`, None until it is built.
     """
@@ -45,7 +45,7 @@ def graph_of(network: keras.Model) -> Functional | None:
 
 
 def nodes_of(graph: Functional) -> list[Any]:
-    """Returns the calls of layers in `graph`: each with `operation`, `input_tensors` and `output_tensors`.
+    """Return the calls of layers in `graph`: each with `operation`, `input_tensors` and `output_tensors`.
 
     Keras 3.15: `Function._nodes_by_depth`.
     """
@@ -53,7 +53,7 @@ def nodes_of(graph: Functional) -> list[Any]:
 
 
 def inputs_of(network: keras.Model) -> list[Any]:
-    """Returns the inputs that `network` declares, each with a `dtype`; none where it has no graph.
+    """Return the inputs that `network` declares, each with a `dtype`; none where it has no graph.
 
     Keras 3.15: `Functional.inputs`, whose order is that of the flattened structure.
     """
@@ -62,7 +62,7 @@ def inputs_of(network: keras.Model) -> list[Any]:
 
 
 def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
-    """Sets an attribute that Keras neither counts among the layers and weights of `layer` nor saves.
+    """Set an attribute that Keras neither counts among the layers and weights of `layer` nor saves.
 
     Keras 3.15: `Layer.__setattr__` hands every value to a tracker.
     """
@@ -70,7 +70,7 @@ def set_untracked(layer: keras.layers.Layer, name: str, value: object) -> None:
 
 
 def loss_of(network: keras.Model, *given: Any) -> Any:
-    """Returns the network's own `compute_loss` of x, y, y_pred, sample_weight and, where it takes it, `training`.
+    """Return the network's own `compute_loss` of x, y, y_pred, sample_weight and, where it takes it, `training`.
 
     Keras 3.15: `Trainer._compute_loss`.
     """
@@ -78,7 +78,7 @@ def loss_of(network: keras.Model, *given: Any) -> Any:
 
 
 def penalties_in(scope: keras.StatelessScope, network: keras.Model) -> list[Any]:
-    """Returns what `network`, called in `scope`, adds to the loss: `Model.losses` are those of the last caller, which
+    """Return what `network`, called in `scope`, adds to the loss: `Model.losses` are those of the last caller, which
     may be another replica.
 
     Keras 3.15: `StatelessScope.losses` and `Layer._get_regularization_losses`.
@@ -124,7 +124,7 @@ def write_from_any_replica(variables: Sequence[keras.Variable | tf.Variable]) ->
 
 
 def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *names: str) -> list[tf.Variable]:
-    """Returns what `optimizer` keeps for `variable`, or a copy of it, under `names`: a variable of each.
+    """Return what `optimizer` keeps for `variable`, or a copy of it, under `names`: a variable of each.
 
     Keras 3.15: lists such as `Adam._momentums`, in the order of `Optimizer._get_variable_index`.
     """
@@ -133,7 +133,7 @@ def slots_of(optimizer: keras.optimizers.Optimizer, variable: tf.Variable, *name
 
 
 def untracked_variables(owner: keras.optimizers.Optimizer | keras.layers.Layer, tracked: Sequence[Any]) -> list[str]:
-    """Returns attributes with variables, or optimizers, that are not in `tracked`, and so in no checkpoint either.
+    """Return attributes with variables, or optimizers, that are not in `tracked`, and so in no checkpoint either.
 
     Keras 3.15: `Optimizer.add_variable` and `Layer.add_weight` track the variables they make; `_trainable_variables` of
     an optimizer are the network's, and `optimizer` of a network is the training's.
@@ -149,7 +149,7 @@ def untracked_variables(owner: keras.optimizers.Optimizer | keras.layers.Layer, 
 
 
 def is_built(metric: keras.metrics.Metric) -> bool:
-    """Returns whether `metric` has its variables: some make them at their first use.
+    """Return whether `metric` has its variables: some make them at their first use.
 
     Keras 3.15: `_built` of F1Score, R2Score and AUC.
     """
@@ -166,7 +166,7 @@ def _variables_in(value: object) -> list[Any]:
 
 
 def preprocess_input_of(application: Callable[..., keras.Model]) -> Callable[..., Any]:
-    """Returns the `preprocess_input` that belongs to a function of keras.applications.
+    """Return the `preprocess_input` that belongs to a function of keras.applications.
 
     Keras 3.15: both are in the same module of `keras.src.applications`.
     """
@@ -174,7 +174,7 @@ def preprocess_input_of(application: Callable[..., keras.Model]) -> Callable[...
 
 
 def reset_names() -> None:
-    """Counts names of layers from the beginning, as in a process that has made none.
+    """Count names of layers from the beginning, as in a process that has made none.
 
     Keras 3.15: `keras.src.utils.naming.reset_uids`; `keras.backend.clear_session` also drops graphs and seeds.
     """
@@ -182,7 +182,7 @@ def reset_names() -> None:
 
 
 def keep_names(names: Iterable[str]) -> None:
-    """Has Keras give others than `names` to layers and operations without one: a graph has each name once.
+    """Have Keras give others than `names` to layers and operations without one: a graph has each name once.
 
     Keras 3.15: `keras.src.utils.naming.uniquify` counts how often a name was asked for, and appends that.
     """
@@ -195,12 +195,12 @@ def keep_names(names: Iterable[str]) -> None:
 
 
 def one_line(error: object, longest: int = 240) -> str:
-    """Returns a message of Keras in one line, cut at `longest` characters."""
+    """Return a message of Keras in one line, cut at `longest` characters."""
     return " ".join(str(error).split())[:longest]
 
 
 def seed_states(network: keras.Model) -> list[keras.Variable]:
-    """Returns the states of the random layers in `network`, then that of all draws without a seed; int [2] each.
+    """Return the states of the random layers in `network`, then that of all draws without a seed; int [2] each.
 
     Keras 3.15: the name that `SeedGenerator` gives its state, and `seed_generator.global_seed_generator`.
     """
@@ -209,7 +209,7 @@ def seed_states(network: keras.Model) -> list[keras.Variable]:
 
 
 def next_seed(seed: int | keras.random.SeedGenerator | None) -> tf.Tensor:
-    """Returns the next seed of a random layer, int32 [2], as functions of `keras.random` take it.
+    """Return the next seed of a random layer, int32 [2], as functions of `keras.random` take it.
 
     Keras 3.15: `keras.src.random.seed_generator.draw_seed`, then `_cast_seed` of the backend's `random`.
     """
@@ -217,7 +217,7 @@ def next_seed(seed: int | keras.random.SeedGenerator | None) -> tf.Tensor:
 
 
 def noise_dimensions(inputs: tf.Tensor, noise_shape: Sequence[Any] | None) -> list[Any]:
-    """Returns the sizes of the noise for dropout of `inputs`: numbers where they are fixed, else int32 [].
+    """Return the sizes of the noise for dropout of `inputs`: numbers where they are fixed, else int32 [].
 
     Keras 3.15: `_get_concrete_noise_shape` of the backend's `random`; None in `noise_shape` is the size of `inputs`.
     """
@@ -226,7 +226,7 @@ def noise_dimensions(inputs: tf.Tensor, noise_shape: Sequence[Any] | None) -> li
 
 
 def wrap_backend(module: str, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replaces a function of Keras' backend by `wrap(function)` in this process; no-op once it has been.
+    """Replace a function of Keras' backend by `wrap(function)` in this process; no-op once it has been.
 
     Keras 3.15: layers, initializers and `keras.ops` call `core.cast` and the functions of `random` by their module.
 

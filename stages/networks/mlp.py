@@ -16,7 +16,7 @@ def mlp(
     dropout: float,
     categories: Mapping[str, int] | None = None,
 ) -> keras.Model:
-    """Returns a network from float [b, *input_shape], or inputs by name, to float32 [b, num_classes], or wider.
+    """Return a network from float [b, *input_shape], or inputs by name, to float32 [b, num_classes], or wider.
 
     Args:
         categories: from inputs of indices to the number of different ones, each of which gets an embedding.
@@ -36,7 +36,7 @@ def wide_and_deep(
     dropout: float,
     categories: Mapping[str, int] | None = None,
 ) -> keras.Model:
-    """Returns a network from the inputs to float32 [b, outputs], or wider: the sum of a linear and a deep part.
+    """Return a network from the inputs to float32 [b, outputs], or wider: the sum of a linear and a deep part.
 
     Source: Cheng et al. 2016 (arXiv:1606.07792); of categories, the wide part takes what their embeddings are.
     """

@@ -33,7 +33,7 @@ class OnDevice(keras.layers.Wrapper):
 
 
 def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str]) -> keras.Model:
-    """Returns a copy of `network`, weights included, whose layers are on the devices that `assign` returns.
+    """Return a copy of `network`, weights included, whose layers are on the devices that `assign` returns.
 
     Raises:
         UserError: where the network is not a graph of layers, or a pattern matches none of them.
@@ -56,7 +56,7 @@ def place(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str
 
 
 def assign(network: keras.Model, devices: Sequence[str], layers: Mapping[str, str]) -> dict[str, str]:
-    """Returns a device for each layer: that of the first pattern in `layers` that matches its name.
+    """Return a device for each layer: that of the first pattern in `layers` that matches its name.
 
     Layers that no pattern matches go to `devices` in order, so that each gets about the same bytes of weights.
     """

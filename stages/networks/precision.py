@@ -15,7 +15,7 @@ from stages.networks.keras_internals import all_layers, wrap_backend
 
 
 def last_dtype() -> str:
-    """Returns float32, or float64 under that policy: half precision would lose small probabilities."""
+    """Return float32, or float64 under that policy: half precision would lose small probabilities."""
     return "float64" if keras.config.dtype_policy().name == "float64" else "float32"
 
 
@@ -66,14 +66,14 @@ def _configure(settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def keras_floats(policy: str) -> Iterator[None]:
-    """Has Keras make layers under `policy`, and compute losses, metrics and rates in float64 under float64 alone."""
+    """Have Keras make layers under `policy`, and compute losses, metrics and rates in float64 under float64 alone."""
     with keras_defaults():
         _configure({"floatx": "float64" if policy == "float64" else "float32", "dtype_policy": policy})
         yield
 
 
 def cast_exactly() -> None:
-    """Has `keras.ops.cast` convert Python numbers to float64 exactly, in this process, from now on.
+    """Have `keras.ops.cast` convert Python numbers to float64 exactly, in this process, from now on.
 
     Otherwise they go through float32: TensorFlow makes a tensor of the number before it casts it, which leaves seven
     digits of a regularizer's factor (Keras 3.15, keras/src/backend/tensorflow/core.py).

@@ -55,7 +55,7 @@ _rows: ContextVar[_Rows | None] = ContextVar("rows", default=None)
 
 @contextmanager
 def drawing_for_rows(first: tf.Tensor, batch: tf.Tensor) -> Iterator[None]:
-    """Has the layers called in the block draw for the rows of a global batch that are in `batch`, from `first` on.
+    """Have the layers called in the block draw for the rows of a global batch that are in `batch`, from `first` on.
 
     With one seed, calls for the parts of a batch draw together what one call draws for all of it. That holds for
     uniform, normal, truncated normal and whole numbers, which Keras' dropout, noise and preprocessing layers draw;
@@ -74,7 +74,7 @@ def drawing_for_rows(first: tf.Tensor, batch: tf.Tensor) -> Iterator[None]:
 
 
 def prepare_random_layers() -> None:
-    """Has Keras' random layers draw in float32 and round, in this process, from now on; and by row in training.
+    """Have Keras' random layers draw in float32 and round, in this process, from now on; and by row in training.
 
     A uniform bfloat16 has 128 values, too few for a rate. Layers that compute in float32 draw what they always have.
     """
@@ -89,7 +89,7 @@ def prepare_random_layers() -> None:
 
 
 def _current() -> _Rows | None:
-    """Returns the rows to draw for; None outside of training, as for initial weights.
+    """Return the rows to draw for; None outside of training, as for initial weights.
 
     In Keras' fit, outside `drawing_for_rows`, a replica draws as for one of equal parts of a batch.
     """
@@ -101,7 +101,7 @@ def _current() -> _Rows | None:
 
 
 def _by_row(sample: Callable[..., tf.Tensor], draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Returns `draw`; within `drawing_for_rows` by `sample`, which takes sizes, seed, rows and the asked range."""
+    """Return `draw`; within `drawing_for_rows` by `sample`, which takes sizes, seed, rows and the asked range."""
 
     @wraps(draw)
     def drawn(shape: Any, *bounds: Any, dtype: Any = None, seed: Any = None, **named: Any) -> tf.Tensor:
@@ -125,7 +125,7 @@ def _normal(sizes: Sequence[Any], seed: Any, rows: _Rows, mean: Any = 0.0, stdde
 
 
 def _truncated_normal(sizes: Sequence[Any], seed: Any, rows: _Rows, mean: Any = 0.0, stddev: Any = 1.0) -> tf.Tensor:
-    """Draws within two standard deviations, by the inverse of the distribution function."""
+    """Draw within two standard deviations, by the inverse of the distribution function."""
     within = math.erf(math.sqrt(2.0))
     fractions = tf.cast(_fractions(_bits(sizes, seed, rows)), tf.float64) * 2.0 - (1.0 - 2.0**-23)  # symmetric
     numbers = tf.cast(math.sqrt(2.0) * tf.math.erfinv(within * fractions), tf.float32)
@@ -153,7 +153,7 @@ def _randint(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def _categorical(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Returns `original`; in training by the largest of logits with Gumbel noise (Gumbel 1954)."""
+    """Return `original`; in training by the largest of logits with Gumbel noise (Gumbel 1954)."""
 
     @wraps(original)
     def categorical(logits: tf.Tensor, num_samples: Any, dtype: Any = "int64", seed: Any = None) -> tf.Tensor:
@@ -191,7 +191,7 @@ def _dropout(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def _of_first_row(draw_seed: Callable[[Any], tf.Tensor]) -> Callable[[Any], tf.Tensor]:
-    """Returns `draw_seed`, which gives other seeds for other rows: no two replicas should draw the same."""
+    """Return `draw_seed`, which gives other seeds for other rows: no two replicas should draw the same."""
 
     @wraps(draw_seed)
     def drawn(seed: Any) -> tf.Tensor:
@@ -202,7 +202,7 @@ def _of_first_row(draw_seed: Callable[[Any], tf.Tensor]) -> Callable[[Any], tf.T
 
 
 def _dimensions(shape: Any) -> list[Any]:
-    """Returns the sizes of a shape: numbers where they are fixed, else int32 []."""
+    """Return the sizes of a shape: numbers where they are fixed, else int32 []."""
     if not isinstance(shape, tf.Tensor):
         return list(shape)
     fixed = tf.get_static_value(shape)
@@ -212,7 +212,7 @@ def _dimensions(shape: Any) -> list[Any]:
 def _bits(
     dimensions: Sequence[Any], seed: Any, rows: _Rows, of_blocks: Callable[[tf.Tensor], tf.Tensor] = tf.identity
 ) -> tf.Tensor:
-    """Returns uint32 of the sizes `dimensions`: of all the numbers that `seed` has for a batch, those of `rows`.
+    """Return uint32 of the sizes `dimensions`: of all the numbers that `seed` has for a batch, those of `rows`.
 
     Philox is random access: its counter says where in the sequence the numbers begin.
 
@@ -235,12 +235,12 @@ def _bits(
 
 
 def _fractions(bits: tf.Tensor) -> tf.Tensor:
-    """Returns float32 in [0, 1) of the low 23 bits, as TensorFlow's kernels do: those of a number in [1, 2), less 1."""
+    """Return float32 in [0, 1) of the low 23 bits, as TensorFlow's kernels do: those of a number in [1, 2), less 1."""
     return tf.bitcast((bits & np.uint32(0x7FFFFF)) | np.uint32(0x3F800000), tf.float32) - 1.0
 
 
 def _box_muller(blocks: tf.Tensor) -> tf.Tensor:
-    """Returns normal numbers of uint32 [n, _BLOCK], by pairs, as TensorFlow's kernels do (Box and Muller 1958)."""
+    """Return normal numbers of uint32 [n, _BLOCK], by pairs, as TensorFlow's kernels do (Box and Muller 1958)."""
     first, second = tf.unstack(_fractions(tf.reshape(blocks, [-1, 2])), axis=1)
     radius = tf.sqrt(-2.0 * tf.math.log(tf.maximum(first, 1e-7)))
     angle = second * (2.0 * math.pi)

@@ -38,7 +38,7 @@ def _figure(width: float, height: float) -> "Figure":
 def plot_history(
     history: Sequence[Mapping[str, float]], metric: str, best_epoch: int, path: Path, first_epoch: int = 1
 ) -> Path:
-    """Plots the loss and a metric by epoch, with the best epoch and the starts of later phases; returns `path`.
+    """Plot the loss and a metric by epoch, with the best epoch and the starts of later phases; return `path`.
 
     Args:
         metric: of the task, such as `accuracy`. best_epoch: counted from 1. first_epoch: that of the first row of

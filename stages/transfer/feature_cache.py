@@ -98,7 +98,7 @@ def on_features(  # noqa: PLR0913  # everything that decides whether features ca
 def _cut(
     model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings
 ) -> tuple[keras.Model, OnFeatures] | str:
-    """Returns the two parts of the network, as `_in_two`, or why it is not cut."""
+    """Return the two parts of the network, as `_in_two`, or why it is not cut."""
     reasons = {
         "train.cache_features=off": settings.cache_features == "off",
         "no backbone is frozen": not is_frozen(model.network),
@@ -130,7 +130,7 @@ def _cut(
 
 
 def _in_two(network: keras.Model, backbone: keras.Model) -> tuple[keras.Model, OnFeatures]:
-    """Cuts behind the backbone, or behind global pooling that follows it, which makes features small.
+    """Cut behind the backbone, or behind global pooling that follows it, which makes features small.
 
     Returns:
         The front, from the network's input, such as unscaled images, to features [b, …, d]; and the head, the rest.

@@ -17,7 +17,7 @@ from stages.targets import arguments_of
 
 
 def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any]:
-    """Loads `settings.weights` into `network` or its backbone; other weights keep their initial values.
+    """Load `settings.weights` into `network` or its backbone; other weights keep their initial values.
 
     Returns:
         Parameters to record: `weights_loaded`, the number of arrays, and `weights_of`, `network` or `backbone`.
@@ -39,7 +39,7 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
 
 
 def _refuse_adapted(network: keras.Model, weights: str) -> None:
-    """Refuses weights for the first EfficientNets, B0 to B7, which would silently compute other numbers.
+    """Refuse weights for the first EfficientNets, B0 to B7, which would silently compute other numbers.
 
     Keras adds a layer to them for ImageNet's weights alone (keras/src/applications/efficientnet.py), and their
     Normalization takes the statistics of its arguments only when it is adapted.
@@ -56,7 +56,7 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
 
 
 def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
-    """Has keras.applications build the backbone with its own weights, which Keras downloads once into ~/.keras."""
+    """Have keras.applications build the backbone with its own weights, which Keras downloads once into ~/.keras."""
     backbone = backbone_of(network)
     chosen = arguments_of(settings)
     make = getattr(keras.applications, str(chosen.get("name")), None)
@@ -77,7 +77,7 @@ def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
 
 
 def _from_path(network: keras.Model, path: Path) -> tuple[int, str]:
-    """Loads a file or a SavedModel of the network, of its backbone, or of a network with the same backbone."""
+    """Load a file or a SavedModel of the network, of its backbone, or of a network with the same backbone."""
     exported, backbone = _saved_model(path), backbone_of(network)
     targets = {"network": network}
     if backbone is not None and exported is None:  # a file may be that of the backbone alone
@@ -99,7 +99,7 @@ def _from_path(network: keras.Model, path: Path) -> tuple[int, str]:
 
 
 def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]:
-    """Loads the weights that fit; returns those that got no value, and Keras' reason.
+    """Load the weights that fit; return those that got no value, and Keras' reason.
 
     Keras names the layers that fail in prose alone. So all weights are set to NaN first: those that still are failed.
     """
@@ -118,7 +118,7 @@ def _filled(target: keras.Model, path: Path) -> tuple[list[keras.Variable], str]
 
 
 def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
-    """Returns all weights of an exported network, in its order; None where `path` is not a SavedModel.
+    """Return all weights of an exported network, in its order; None where `path` is not a SavedModel.
 
     Source: `Serving.weights` of the export stage.
     """
@@ -132,7 +132,7 @@ def _saved_model(path: Path) -> Sequence[np.ndarray] | None:
 
 
 def _assigned(network: keras.Model, arrays: Sequence[np.ndarray]) -> tuple[list[keras.Variable], str]:
-    """Assigns the arrays that fit, in their order; returns the weights that got none, and of what they are none."""
+    """Assign the arrays that fit, in their order; return the weights that got none, and a reason."""
     missing = []
     for place, weight in enumerate(network.weights):
         if place < len(arrays) and arrays[place].shape == tuple(weight.shape):
@@ -158,19 +158,19 @@ BACKBONE = "backbone"
 
 
 def backbone_of(network: keras.Model) -> keras.Model | None:
-    """Returns the network inside `network` that is named `backbone`, or None."""
+    """Return the network inside `network` that is named `backbone`, or None."""
     candidates = (layer for layer in all_layers(network, include_self=False) if layer.name == BACKBONE)
     return next((layer for layer in candidates if isinstance(layer, keras.Model)), None)
 
 
 def is_frozen(network: keras.Model) -> bool:
-    """Returns whether `network` has a backbone without trained weights."""
+    """Return whether `network` has a backbone without trained weights."""
     backbone = backbone_of(network)
     return backbone is not None and not backbone.trainable
 
 
 def freeze(network: keras.Model) -> None:
-    """Freezes the weights of the backbone, and has it compute in inference mode from now on.
+    """Freeze the weights of the backbone, and have it compute in inference mode from now on.
 
     So BatchNorm uses its moving statistics unchanged, and dropout is off, in training too, and after `unfreeze`. Keras
     would pass the network's `training=True` on to every layer below, whatever the call in between says.
@@ -192,7 +192,7 @@ def freeze(network: keras.Model) -> None:
 
 
 def _infer_from_now_on(layer: keras.layers.Layer) -> None:
-    """Has `layer` compute in inference mode; where its `call` takes no `training`, the layers in it."""
+    """Have `layer` compute in inference mode; if its `call` has no `training`, the layers in it."""
     call = layer.call
     if "training" not in inspect.signature(call).parameters:
         for inner in all_layers(layer, include_self=False, recursive=False):
@@ -206,12 +206,12 @@ def _infer_from_now_on(layer: keras.layers.Layer) -> None:
 
 
 def infers(network: keras.Model) -> bool:
-    """Returns whether `freeze` has put the backbone into inference mode."""
+    """Return whether `freeze` has put the backbone into inference mode."""
     return _INFERS in vars(backbone_of(network) or network)
 
 
 def unfreeze(network: keras.Model, layers: int) -> None:
-    """Unfreezes the last `layers` layers of the backbone but BatchNorm, whose statistics a small set would spoil.
+    """Unfreeze the last `layers` layers of the backbone but BatchNorm, whose statistics a small set would spoil.
 
     Source: keras.io/guides/transfer_learning.
     """

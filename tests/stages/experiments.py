@@ -60,7 +60,7 @@ PLACES: dict[str, Callable[[], Strategy]] = {
 
 
 def real_digits(train: int | None = None) -> Dataset:
-    """Returns scaled digits, the training split cut to `train` examples."""
+    """Return scaled digits, the training split cut to `train` examples."""
     dataset = normalize(digits(DigitsSettings(split_seed=1)), NormalizeSettings())
     if train is None:
         return dataset
@@ -82,21 +82,21 @@ REUSE: Any = declared_by(normalize)
 
 
 def kept(trained_on: Dataset, other: Dataset, saved: Path) -> Dataset:
-    """Returns `other` as a run takes it that reuses the results of one on `trained_on`."""
+    """Return `other` as a run takes it that reuses the results of one on `trained_on`."""
     REUSE.save(trained_on, saved)
     found: Dataset = REUSE.restore(saved, other)
     return found
 
 
 def with_bright_images(dataset: Dataset, images: np.ndarray) -> Dataset:
-    """Returns `dataset` with other training images, float32, whose pixels may be as great as 1e30."""
+    """Return `dataset` with other training images, float32, whose pixels may be as great as 1e30."""
     features = {"images": ImageFeature.of(images.shape[1:], images.dtype, (0.0, 1e30))}
     train = Split.of_images(images, dataset.train.target_values)
     return replace(dataset, features=features, train=train)
 
 
 def streamed(dataset: Dataset) -> Dataset:
-    """Returns `dataset` with images that are read at each use, by tf.data, ahead of the steps."""
+    """Return `dataset` with images that are read at each use, by tf.data, ahead of the steps."""
 
     def read(split: Split) -> Split:
         images = Streamed.of(np.asarray(split.images))
@@ -108,13 +108,13 @@ def streamed(dataset: Dataset) -> Dataset:
 def assemble(
     name: str, train: Split, val: Split, test: Split, names: tuple[str, ...], ends: tuple[float, float] = (0.0, 255.0)
 ) -> Dataset:
-    """Returns the data set of images in three splits, with the fingerprint of their pixels and labels."""
+    """Return the data set of images in three splits, with the fingerprint of their pixels and labels."""
     images = ImageFeature.of((*train.images.shape[1:], 1)[:3], train.images.dtype, ends)
     return dataset_of(name, {"train": train, "val": val, "test": test}, classification(names), {IMAGES: images})
 
 
 def built_of(network: Any, dataset: Dataset, where: Strategy, policy: str = "float32", **more: Any) -> Model:
-    """Returns a model of the network that settings describe; `more` are others of the model's settings."""
+    """Return a model of the network that settings describe; `more` are others of the model's settings."""
     precision = PrecisionSettings(policy=policy)
     return model(dataset, where, ModelSettings(**{"network": network, "precision": precision, "seed": 1, **more}))
 
@@ -137,7 +137,7 @@ def start(
 def after_steps(
     where: Strategy, dataset: Dataset, given: TrainSettings, steps: int = 50, build: Any = None, jit: bool = False
 ) -> tuple[Model, dict[str, float]]:
-    """Returns the model after `steps` steps in one call, and the mean loss and accuracy of them."""
+    """Return the model after `steps` steps in one call, and the mean loss and accuracy of them."""
     model = (build or small_cnn)(dataset, where)
     means = start(where, model, dataset, replace(given, epochs=100, steps_per_call=steps), jit).run(0, steps)
     return model, means
@@ -155,13 +155,13 @@ def assert_replicas_equal_one_device(
 
 
 def settings(**changes: object) -> TrainSettings:
-    """Returns settings of a short training with momentum."""
+    """Return settings of a short training with momentum."""
     given = TrainSettings(epochs=2, optimizer=SgdSettings(), schedule=ScheduleSettings(), seed=1)
     return replace(given, **changes)  # type: ignore[arg-type]
 
 
 def strong(**changes: object) -> AugmentSettings:
-    """Returns settings with every change switched on."""
+    """Return settings with every change switched on."""
     given = AugmentSettings(
         horizontal_flip=True, vertical_flip=True, crop=0.3, aspect=1.33, rotation=0.1, zoom=0.2, translation=0.1,
         brightness=0.3, contrast=0.3, saturation=0.3, hue=0.1, rand_augment=3, mixup=0.4, cutmix=1.0,
@@ -174,18 +174,18 @@ def adam(**changes: float) -> AdamSettings:
 
 
 def flat(network: keras.Model) -> np.ndarray:
-    """Returns all weights as one vector."""
+    """Return all weights as one vector."""
     return np.concatenate([weight.ravel() for weight in network.get_weights()])
 
 
 def elements(source: object, replicas: int = 1) -> list[tuple[np.ndarray, ...]]:
-    """Returns what an input function yields, as arrays."""
+    """Return what an input function yields, as arrays."""
     context = tf.distribute.InputContext(1, 0, replicas)
     return [tuple(part.numpy() for part in tf.nest.flatten(element)) for element in source(context)]  # type: ignore[operator]
 
 
 def table_of(folder: Path, frame: Any, cache: Path | None = None, **given: Any) -> Dataset:
-    """Returns the data set of a table, a frame of pandas, whose file is written to `folder`."""
+    """Return the data set of a table, a frame of pandas, whose file is written to `folder`."""
     frame.to_csv(folder / "table.csv", index=False)
     return table(TableSettings(files=str(folder / "table.csv"), **given), cache=cache)
 
@@ -193,7 +193,7 @@ def table_of(folder: Path, frame: Any, cache: Path | None = None, **given: Any) 
 def scores_by_parts(
     task: Task, targets: np.ndarray, outputs: tf.Tensor, weights: np.ndarray, parts: int
 ) -> dict[str, float]:
-    """Returns the scores of batches of unequal sizes, whose sums are added in float64."""
+    """Return the scores of batches of unequal sizes, whose sums are added in float64."""
     places = np.arange(len(targets))
     cuts = np.random.default_rng(0).choice(places[1:], parts - 1, replace=False)
     sums: dict[str, Any] = {"examples": weights.sum(dtype=np.float64)}

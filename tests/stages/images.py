@@ -41,21 +41,21 @@ class Telling(Reporter):
 
 
 def image(seed: int, height: int = 20, width: int = 30) -> np.ndarray:
-    """Returns smooth colors, uint8 [height, width, 3]: JPEG keeps them to a few units."""
+    """Return smooth colors, uint8 [height, width, 3]: JPEG keeps them to a few units."""
     random = np.random.default_rng(seed)
     small = random.integers(0, 256, (3, 4, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR))
 
 
 def write(path: Path, seed: int = 0, **options: Any) -> Path:
-    """Writes an image of its own for each seed, in the format of the path's suffix."""
+    """Write an image of its own for each seed, in the format of the path's suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(image(seed, **options)).save(path)
     return path
 
 
 def folder_of(root: Path, classes: int = 2, examples: int = 12, suffix: str = ".png") -> Path:
-    """Makes `root` with class folders `class 0`, …, each of `examples` images that differ."""
+    """Make `root` with class folders `class 0`, …, each of `examples` images that differ."""
     for label in range(classes):
         for index in range(examples):
             write(root / f"class {label}" / f"{index:03}{suffix}", 1000 * label + index)
@@ -68,14 +68,14 @@ def settings(root: Path, **changes: Any) -> ImageFolderSettings:
 
 
 def encoded(made: Image.Image, kind: str, **options: Any) -> bytes:
-    """Returns the content of a file of `kind`, such as JPEG."""
+    """Return the content of a file of `kind`, such as JPEG."""
     file = io.BytesIO()
     made.save(file, kind, **options)
     return file.getvalue()
 
 
 def exif(orientation: int) -> Image.Exif:
-    """Returns notes of a camera that was held so."""
+    """Return notes of a camera that was held so."""
     notes = Image.Exif()
     notes[0x010F], notes[0x0112] = "a camera", orientation
     return notes

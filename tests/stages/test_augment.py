@@ -26,7 +26,7 @@ FLIP = AugmentSettings(horizontal_flip=True)
 def changed(
     settings: AugmentSettings, images: np.ndarray = NOISE, pixel_range: tuple[float, float] = BYTES, **numbers: float
 ) -> np.ndarray:
-    """Returns images changed with the given random numbers, the others being in the middle."""
+    """Return images changed with the given random numbers, the others being in the middle."""
     change = Changes(settings, pixel_range)
     uniforms = np.full((len(images), Augmentation(settings, {}).randoms), 0.5, np.float32)
     for name, number in numbers.items():
@@ -173,7 +173,7 @@ def test_partners_are_others_of_the_batch(count: int) -> None:
 
 
 def colors_by_class(classes: int = 4, examples: int = 50) -> Dataset:
-    """Returns a data set whose channels are the classes: the mean of an image is what its label says."""
+    """Return a data set whose channels are the classes: the mean of an image is what its label says."""
     labels = np.arange(examples, dtype=np.int32) % classes
     images = np.broadcast_to(np.eye(classes, dtype=np.float32)[labels][:, None, None], (examples, 6, 5, classes))
     split = Split.of_images(np.ascontiguousarray(images), labels)

@@ -154,7 +154,7 @@ def test_labels_in_words() -> None:
 
 
 def within(whole: np.ndarray, part: np.ndarray) -> bool:
-    """Returns whether `part` lies somewhere in `whole`, both uint8 [h, w, 3], pixel for pixel."""
+    """Return whether `part` lies somewhere in `whole`, both uint8 [h, w, 3], pixel for pixel."""
     windows = np.lib.stride_tricks.sliding_window_view(whole, part.shape)[..., 0, :, :, :]
     corner = (windows[:, :, 0, 0] == part[0, 0]).all(axis=-1)
     return any(np.array_equal(windows[tuple(place)], part) for place in np.argwhere(corner))

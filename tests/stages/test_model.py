@@ -91,7 +91,7 @@ def test_mixed_is_bfloat16_without_a_gpu() -> None:
 
 
 def a_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> Strategy:
-    """Returns a strategy that names a GPU, which TensorFlow lists as one of `capability`; it computes on the CPU."""
+    """Return a strategy that names a GPU, which TensorFlow lists as one of `capability`; it computes on the CPU."""
     where, gpus = one_device(), [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
     cpus = tf.config.list_physical_devices("CPU")
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus if kind == "GPU" else cpus)
@@ -148,7 +148,7 @@ def test_logits_and_probabilities_are_told_apart() -> None:
 
 
 def of_kind(input_shape: tuple[int, ...], num_classes: int, kind: str) -> Any:
-    """Returns a network of a single layer that takes or returns other things than images and logits."""
+    """Return a network of a single layer that takes or returns other things than images and logits."""
     dtype = "uint8" if kind == "whole numbers" else "float32"
     inputs = keras.Input((7, 7, 1) if kind == "other images" else input_shape, dtype=dtype)
     outputs: Any = keras.layers.Dense(num_classes)(keras.layers.Flatten()(inputs))

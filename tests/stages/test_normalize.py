@@ -29,7 +29,7 @@ ROWS = 400
 
 
 def table(folder: Path, seed: int, target: str = "price", **columns: Any) -> Dataset:
-    """Returns a table of one number and `columns`, whose price is about twice the number."""
+    """Return a table of one number and `columns`, whose price is about twice the number."""
     folder.mkdir()
     random = np.random.default_rng(seed)
     frame = pd.DataFrame({"size": random.normal(size=ROWS), **columns})

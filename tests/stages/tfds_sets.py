@@ -19,7 +19,7 @@ def make_set(  # noqa: PLR0913  # each is another fact of a set
     supervised: tuple[str, str] | None = None,
     shards: int = 1,
 ) -> Path:
-    """Writes `<folder>/<name>/1.0.0` and returns it.
+    """Write `<folder>/<name>/1.0.0` and return it.
 
     Args:
         splits: from each split to its examples, by the names of features.

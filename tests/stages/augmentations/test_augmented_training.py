@@ -40,7 +40,7 @@ def changed(given: AugmentSettings) -> Dataset:
 
 
 def trained(where: Strategy, given: AugmentSettings, **changes: Any) -> tuple[np.ndarray, dict[str, float]]:
-    """Returns the weights after nine steps, the third of each three with a smaller batch, and the means of them."""
+    """Return the weights after nine steps, the third of each three with a smaller batch, and the means of them."""
     model, means = after_steps(where, changed(given), settings(**{"batch_size": 50, **changes}), steps=9)
     return flat(model.network), means
 

@@ -132,7 +132,7 @@ class Poisoning(keras.callbacks.Callback):
 
 
 def forgiving(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
-    """Returns a network whose loss is finite over weights that are not, as a ReLU's is that makes 0 of a nan."""
+    """Return a network whose loss is finite over weights that are not, as a ReLU's is that makes 0 of a nan."""
     inputs = keras.Input(input_shape)
     hidden = keras.layers.Dense(8)(keras.layers.Flatten()(inputs))
     hidden = keras.layers.Lambda(lambda x: keras.ops.where(keras.ops.isfinite(x), x, 0.0))(hidden)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def numbered(train: int, val: int = 5) -> Dataset:
-    """Returns a data set of noise whose labels number the examples."""
+    """Return a data set of noise whose labels number the examples."""
 
     def split(examples: int) -> Split:
         images = np.random.default_rng(examples).integers(0, 256, (examples, 4, 4, 3)).astype(np.float32)

@@ -30,7 +30,7 @@ def refused(load: Callable[[Any], Dataset], given: Any) -> UserError:
 
 
 def typed(given: Any, error: UserError) -> Any:
-    """Returns the settings after the user has typed what the error says."""
+    """Return the settings after the user has typed what the error says."""
     assert error.fix, str(error)
     for override in error.fix.split():
         name, _, text = override.partition("=")

@@ -30,7 +30,7 @@ SIZES = ((48, 64), (211, 97), (7, 5), (320, 240), (16, 16), (150, 1000))
 
 
 def pixels(height: int, width: int, channels: int, seed: int, dtype: Any = np.uint8) -> np.ndarray:
-    """Returns smooth colors with noise on them, (height, width) for one channel."""
+    """Return smooth colors with noise on them, (height, width) for one channel."""
     random = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:height, 0:width]
     waves = [np.sin(rows / (3 + band) + columns / (5 + seed % 7)) * 80 + 128 for band in range(channels)]
@@ -40,7 +40,7 @@ def pixels(height: int, width: int, channels: int, seed: int, dtype: Any = np.ui
 
 
 def files() -> Iterator[tuple[str, bytes]]:
-    """Yields (name, bytes) of images of every size, in every format, mode and orientation that is read."""
+    """Yield (name, bytes) of images of every size, in every format, mode and orientation that is read."""
     for index, (height, width) in enumerate(SIZES):
         color = Image.fromarray(pixels(height, width, 3, index))
         alpha = Image.fromarray(pixels(height, width, 4, index))
@@ -67,7 +67,7 @@ def files() -> Iterator[tuple[str, bytes]]:
 
 
 def documented(content: bytes, size: tuple[int, int], channels: int, resize: str) -> np.ndarray:
-    """Returns what docs/how-it-works/data.md says that training sees; size is (height, width)."""
+    """Return what docs/how-it-works/data.md says that training sees; size is (height, width)."""
     with Image.open(io.BytesIO(content)) as opened:
         opened.load()
         upright = ImageOps.exif_transpose(opened)
@@ -85,7 +85,7 @@ def documented(content: bytes, size: tuple[int, int], channels: int, resize: str
 
 
 def rows(dataset: Dataset) -> np.ndarray:
-    """Returns every image of a data set, sorted by its bytes: splits are apart from what is tested here."""
+    """Return every image of a data set, sorted by its bytes: splits are apart from what is tested here."""
     every = np.concatenate([split.images[:] for split in dataset.splits.values()])
     images: list[np.ndarray] = sorted(every, key=lambda image: image.tobytes())
     return np.stack(images)
@@ -114,7 +114,7 @@ def tfds_folder(tmp_path_factory: pytest.TempPathFactory, contents: dict[str, by
 
 
 def pixels_of(content: bytes, image_shape: tuple[int, int, int], resize: str = "stretch") -> np.ndarray:
-    """Returns what training sees of one file."""
+    """Return what training sees of one file."""
     [image] = Decoder(image_shape, resize)([content])
     assert isinstance(image, np.ndarray), image
     return image

@@ -29,14 +29,14 @@ LOADERS = {"digits": digits, "image_folder": image_folder, "synthetic": syntheti
 
 
 def content(split: Split) -> list[tuple[bytes, int]]:
-    """Returns a split's examples as a set: images and labels, in an order of their own."""
+    """Return a split's examples as a set: images and labels, in an order of their own."""
     return sorted(
         (image.tobytes(), int(label)) for image, label in zip(split.images[:], split.target_values, strict=True)
     )
 
 
 def composed(source: str, folder: Path) -> Callable[..., Dataset]:
-    """Returns what loads `source` as a command with further overrides would."""
+    """Return what loads `source` as a command with further overrides would."""
     given = {
         "digits": (),
         "synthetic": ("data.examples=200", "data.test_examples=40", "data.height=8", "data.width=8"),
@@ -49,7 +49,7 @@ def composed(source: str, folder: Path) -> Callable[..., Dataset]:
 
 
 def own(*overrides: str) -> Dataset:
-    """Returns arrays as a source of one's own has them, with the seed of the splits that a command would set."""
+    """Return arrays as a source of one's own has them, with the seed of the splits that a command would set."""
     random = np.random.default_rng(1)
     images, labels = random.integers(0, 256, (200, 6, 6, 3), np.uint8), random.integers(0, 2, 200)
     given = dict(override.removeprefix("data.").split("=") for override in overrides if override.startswith("data."))

@@ -35,7 +35,7 @@ Write = Callable[..., TableSettings]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a file, and returns the settings that name it."""
+    """Write a file, and return the settings that name it."""
 
     def make(content: str | bytes, name: str = "table.csv", **settings: Any) -> TableSettings:
         path = tmp_path / name
@@ -59,13 +59,13 @@ def read_rows(rows: Rows, settings: TableSettings) -> TableSource:
 
 
 def kinds(settings: TableSettings) -> dict[str, str]:
-    """Returns the kind of each column, and in brackets why it is left out."""
+    """Return the kind of each column, and in brackets why it is left out."""
     found = {name: profile.kind() for name, profile in scan(rows_of(settings)).items()}
     return {name: f"{kind} ({note})" if note else kind for name, (kind, note) in found.items()}
 
 
 def columns(settings: TableSettings, **read_as: str) -> dict[str, np.ndarray]:
-    """Returns the columns by name, and what is left out."""
+    """Return the columns by name, and what is left out."""
     arrays, texts, skipped = read(rows_of(settings), [Typed(*item) for item in read_as.items()], settings.on_error)
     values = {name: np.array(texts[name], object)[array] if name in texts else array for name, array in arrays.items()}
     return {**values, "skipped": np.array(skipped)}

@@ -84,7 +84,7 @@ def assert_trained(name: str, weights: np.ndarray) -> None:
 
 @functools.cache
 def untrained(network: str, policy: str) -> np.ndarray:
-    """Returns the weights that every case with this network and precision begins with."""
+    """Return the weights that every case with this network and precision begins with."""
     case = next(case for case in CASES.values() if (repr(case.network), case.policy) == (network, policy))
     return flat(build(case, STRATEGIES["one device"](), real_digits(64)).network)
 
@@ -137,7 +137,7 @@ def test_an_overflow_in_one_replica_skips_one_step_everywhere(
 
 
 def by_numpy(built: Model, split: Split) -> tuple[np.ndarray, float]:
-    """Returns the confusion matrix and the mean loss of what a network answers."""
+    """Return the confusion matrix and the mean loss of what a network answers."""
     outputs = built.network(tf.cast(split.images, tf.float32)).numpy().astype(np.float64)
     rows, labels = np.arange(len(split)), split.target_values
     confusion = np.zeros((10, 10), np.int64)
@@ -245,7 +245,7 @@ def odd(input_shape: tuple[int, ...], num_classes: int, batch_norm: bool = False
 
 
 def plain(input_shape: tuple[int, ...], num_classes: int, is_spectral: bool = False) -> keras.Model:
-    """Returns a network with a penalty before a synchronized BatchNorm, or with a weight that `call` assigns."""
+    """Return a network with a penalty before a synchronized BatchNorm, or with a weight that `call` assigns."""
     last = keras.layers.Dense(num_classes)
     inner = keras.layers.Dense(16, activity_regularizer=keras.regularizers.L2(0.1), kernel_regularizer="l2")
     layers = [keras.layers.Flatten(), inner, keras.layers.BatchNormalization(synchronized=True)]

@@ -12,7 +12,7 @@ from stages.tasks.regression import regression
 
 
 def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, seed: int = 0) -> np.ndarray:
-    """Returns probabilities, float32 [n, classes], that favor the label.
+    """Return probabilities, float32 [n, classes], that favor the label.
 
     Args:
         parts: they are multiples of one by this, so that many are equal, or 0; None: none are.
@@ -25,7 +25,7 @@ def probabilities(labels: np.ndarray, classes: int, parts: int | None = None, se
 
 
 def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
-    """Writes predictions of `labels` with `values` as their probabilities; returns the file's path."""
+    """Write predictions of `labels` with `values` as their probabilities; return the file's path."""
     labels = labels.astype(np.int32)
     split = Split.of_images(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
     predicted = values.argmax(axis=1).astype(np.int32)
@@ -36,7 +36,7 @@ def write(folder: Path, labels: np.ndarray, values: np.ndarray) -> Path:
 
 
 def write_numbers(folder: Path, targets: np.ndarray, values: np.ndarray) -> Path:
-    """Writes predictions of numbers, [n] each; returns the file's path."""
+    """Write predictions of numbers, [n] each; return the file's path."""
     split = Split.of_images(np.zeros((len(targets), 1, 1, 1), np.uint8), targets.astype(np.float32)[:, np.newaxis])
     rows = values.astype(np.float32)[:, np.newaxis]
     write_predictions(folder / NAME, split, regression(("price",), (0.0,), (1.0,)), rows)
@@ -44,5 +44,5 @@ def write_numbers(folder: Path, targets: np.ndarray, values: np.ndarray) -> Path
 
 
 def read(folder: Path, labels: np.ndarray, values: np.ndarray) -> Predicted:
-    """Returns predictions of `labels` as they are read from a file in `folder`."""
+    """Return predictions of `labels` as they are read from a file in `folder`."""
     return Predicted.of(read_columns(write(folder, labels, values)))

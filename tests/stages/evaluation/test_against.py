@@ -24,7 +24,7 @@ NAMES = tuple(f"class {number}" for number in range(5))
 
 
 def two(folder: Path) -> tuple[Path, Path, np.ndarray, np.ndarray]:
-    """Returns the folders of two runs, and their probabilities."""
+    """Return the folders of two runs, and their probabilities."""
     first, second = (made.probabilities(LABELS, 5, seed=seed) for seed in (1, 2))
     for name, values in (("a", first), ("b", second)):
         (folder / name).mkdir()

@@ -35,7 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def fitted(data: Dataset) -> Trained:
-    """Returns the linear network that fits the training split best, of the columns that the target depends on."""
+    """Return the linear network that fits the training split best, of the columns that the target depends on."""
     columns = np.asarray(data.train.inputs["numbers"])
     used = columns.copy()
     names = [name for name, feature in data.features.items() for _ in getattr(feature, "values", [0])]

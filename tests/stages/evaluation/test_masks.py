@@ -27,7 +27,7 @@ MOST = 16
 
 
 def stored(split: Split) -> Split:
-    """Returns the split with masks that are read at each use, only some at a time."""
+    """Return the split with masks that are read at each use, only some at a time."""
     masks = np.asarray(split.targets)
 
     def read(rows: Any) -> np.ndarray:

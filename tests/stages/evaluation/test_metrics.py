@@ -20,7 +20,7 @@ BINS = 15
 
 
 def by_scikit_learn(path: Path, weights: np.ndarray | None) -> dict[str, float]:
-    """Returns what a reader of the file computes of it by scikit-learn alone."""
+    """Return what a reader of the file computes of it by scikit-learn alone."""
     table = pd.read_parquet(path)
     labels, classes = table["label"], table["predicted"]
     values = np.stack(table["probabilities"])

@@ -197,7 +197,7 @@ class Network(keras.Model):
 
 
 def after(values: list[float], *callbacks: keras.callbacks.Callback, metric: str = "val_auc") -> Network:
-    """Returns the network after epochs with these values, or those until a callback stops."""
+    """Return the network after epochs with these values, or those until a callback stops."""
     network, every = Network(), Callbacks(callbacks)
     network.stop_training = False
     every.set_model(network)

@@ -62,7 +62,7 @@ class Rates(Head):
 
 
 def counts(task: Task) -> Task:
-    """Returns a task with a loss, a metric, and predictions of its own."""
+    """Return a task with a loss, a metric, and predictions of its own."""
     head = Rates(task.targets)
     return replace(task, loss=Poisson(head), metrics=(Deviance(),), head=head, view=View())
 
@@ -89,7 +89,7 @@ class IsNear(Fraction):
 
 
 def near(task: Task) -> Task:
-    """Returns the task with models compared by how many predictions are near the target."""
+    """Return the task with models compared by how many predictions are near the target."""
     return replace(task, metrics=(IsNear(),))
 
 
@@ -103,12 +103,12 @@ class Bias(NonNegativeMean):
 
 
 def biased(task: Task) -> Task:
-    """Returns the task with models compared by a metric of which less is better."""
+    """Return the task with models compared by a metric of which less is better."""
     return replace(task, metrics=(Bias(),))
 
 
 def of_keras(task: Task) -> Task:
-    """Returns the task with a metric of Keras only."""
+    """Return the task with a metric of Keras only."""
     return replace(task, metrics=(KerasMetric(keras.metrics.MeanAbsoluteError()),))
 
 

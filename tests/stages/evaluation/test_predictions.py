@@ -29,7 +29,7 @@ def digits_101() -> Dataset:
 
 
 def evaluated(where: Strategy, folder: Path) -> Evaluation:
-    """Evaluates an untrained network, whose predictions are anything, on 101 digits."""
+    """Evaluate an untrained network, whose predictions are anything, on 101 digits."""
     dataset = digits_101()
     trained = Trained(small_cnn(dataset, where), (), 1, 0)
     return evaluate(trained, dataset, where, EvaluateSettings(batch_size=50), folder)

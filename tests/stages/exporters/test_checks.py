@@ -82,7 +82,7 @@ LAYERS = {
 
 
 def with_layer(image_shape: tuple[int, int, int], num_classes: int, layer: str) -> keras.Model:
-    """Has one of LAYERS in the middle, and an operation that is no layer."""
+    """Have one of LAYERS in the middle, and an operation that is no layer."""
     images = keras.Input(image_shape)
     values = LAYERS[layer]()(keras.layers.Flatten()(images))
     return keras.Model(images, keras.layers.Dense(num_classes, dtype="float32")(keras.ops.abs(values)))
@@ -98,7 +98,7 @@ def grouped(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
 
 
 def shifted(image_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-    """Adds a tensor, where it might add an array."""
+    """Add a tensor, where it might add an array."""
     images = keras.Input(image_shape)
     values = keras.layers.Flatten()(images) + keras.ops.ones(int(np.prod(image_shape)))
     return keras.Model(images, keras.layers.Dense(num_classes)(values))
@@ -115,7 +115,7 @@ def network(name: str, policy: str = "float32", **settings: Any) -> Model:
 
 
 def refusal(of: Model, **formats: Any) -> str:
-    """Returns why the formats cannot hold the network; empty where they can."""
+    """Return why the formats cannot hold the network; empty where they can."""
     try:
         check(ExportSettings(formats=formats), real_digits(), of)
     except UserError as error:
@@ -129,7 +129,7 @@ def refusal(of: Model, **formats: Any) -> str:
 
 @contextmanager
 def without_registered_objects() -> Iterator[None]:
-    """Hides classes and functions that were registered for loading: a process without their modules lacks them."""
+    """Hide classes and functions that were registered for loading: a process without their modules lacks them."""
     table = keras.saving.get_custom_objects()
     registered = dict(table)
     table.clear()

@@ -30,7 +30,7 @@ NAMES = ("null", "один", "$3$", "d")
 
 
 def photo(height: int, width: int, mode: str = "RGB") -> Image.Image:
-    """Returns a smooth random image, as a photograph is."""
+    """Return a smooth random image, as a photograph is."""
     small = np.random.default_rng(height * width).integers(0, 256, (6, 7, 4), dtype=np.uint8)
     return Image.fromarray(small, "RGBA").resize((width, height), Image.Resampling.BICUBIC).convert(mode)
 

@@ -37,7 +37,7 @@ WORDS = np.array([" ".join(["word"] * count) for count in range(60)], object)
 
 
 def columns(seed: int, rows: int) -> dict[str, Any]:
-    """Returns columns of every kind, of the same distribution for each seed."""
+    """Return columns of every kind, of the same distribution for each seed."""
     random = np.random.default_rng(seed)
     number = random.lognormal(size=rows)
     number[random.random(rows) < 0.1] = np.nan
@@ -144,7 +144,7 @@ def test_encoded_images_of_the_training_move_nothing(resize: str, shape: tuple[i
 
 
 def loaded(folder: Path, seed: int, more: float) -> Dataset:
-    """Returns a table whose first column is `more` than usual."""
+    """Return a table whose first column is `more` than usual."""
     random = np.random.default_rng(seed)
     folder.mkdir()
     frame = pd.DataFrame({"a b": random.normal(size=2000) + more, "a-b": random.normal(size=2000)})

@@ -48,7 +48,7 @@ TASKS: dict[str, tuple[Task, np.ndarray]] = {
 
 
 def columns_of(task: Task, targets: np.ndarray, outputs: tf.Tensor) -> Columns:
-    """Returns the columns that a file of predictions has."""
+    """Return the columns that a file of predictions has."""
     return {
         task.view.column: targets,
         **task.head.columns(task.head.rows(tf.constant(targets), outputs).numpy()),

@@ -26,7 +26,7 @@ OF_TEXTS = ["text_cnn", "transformer", "mlp"]
 
 
 def answers_that_change(network: keras.Model, inputs: dict[str, Any], **others: Any) -> list[bool]:
-    """Returns for which rows a network answers otherwise where it is given `others`."""
+    """Return for which rows a network answers otherwise where it is given `others`."""
     given, changed = (
         network({name: tf.constant(of[name]) for name in of}).numpy() for of in (inputs, {**inputs, **others})
     )

@@ -33,7 +33,7 @@ SETTINGS = kinds.TrainSettings(
 
 
 def linear(input_shape: tuple[int, int, int], num_classes: int) -> keras.Model:
-    """Returns a network whose gradient is known, with a penalty."""
+    """Return a network whose gradient is known, with a penalty."""
     images = keras.Input(input_shape)
     dense = keras.layers.Dense(num_classes, kernel_regularizer=keras.regularizers.L2(PENALTY))
     return keras.Model(images, dense(keras.layers.Flatten()(images)))
@@ -58,7 +58,7 @@ def rate(given: kinds.TrainSettings, step: int, per_epoch: int) -> float:
 def loss_and_gradients(
     weights: list[np.ndarray], batch: tuple[np.ndarray, ...], given: kinds.TrainSettings, dataset: Dataset
 ) -> tuple[float, list[np.ndarray], float]:
-    """Returns the mean loss of a batch, its penalty included, the gradients of kernel and bias, the sum of weights."""
+    """Return the mean loss of a batch, its penalty included, the gradients of kernel and bias, the sum of weights."""
     images, labels = batch[:2]
     (scale,), (offset,) = dataset.normalization.scale, dataset.normalization.offset
     inputs = (images.astype(np.float64) * scale + offset).reshape(len(images), -1)
@@ -77,7 +77,7 @@ def loss_and_gradients(
 def reference(
     weights: list[np.ndarray], given: kinds.TrainSettings, dataset: Dataset
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns the weights, or their averages where these are used, and the mean loss of each epoch.
+    """Return the weights, or their averages where these are used, and the mean loss of each epoch.
 
     Keras takes the mean of the batches' losses, by their rows.
     """

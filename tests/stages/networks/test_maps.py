@@ -38,7 +38,7 @@ from tests.stages.training import stopped
 
 @cache
 def areas(examples: int = 70, size: tuple[int, int] = (12, 10)) -> Dataset:
-    """Returns images with bright and dark areas, and their masks; some pixels do not count."""
+    """Return images with bright and dark areas, and their masks; some pixels do not count."""
     random = np.random.default_rng(2)
     masks = np.zeros((examples, *size), np.uint8)
     for mask, (x, y) in zip(masks, random.integers(1, 6, (examples, 2)), strict=True):

@@ -19,7 +19,7 @@ HALF = ("mixed_bfloat16", "mixed_float16")
 
 @functools.cache
 def on_digits(policy: str) -> float:
-    """Returns the test accuracy of two replicas of convolutions and a dense layer: an mlp has nothing else."""
+    """Return the test accuracy of two replicas of convolutions and a dense layer: an mlp has nothing else."""
     dataset, where = real_digits(1293), mirrored(2)
     built = built_of(CnnSettings(filters=[8, 16], dropout=0.0), dataset, where, policy)
     given = settings(epochs=8, batch_size=32, optimizer=AdamSettings(learning_rate=0.004))

@@ -40,7 +40,7 @@ LAYERS: dict[str, Callable[[], keras.layers.Layer]] = {
 
 
 def drawn(make: Callable[[], keras.layers.Layer], limits: Sequence[int], jit: bool = False) -> np.ndarray:
-    """Returns what a new layer makes of a batch of ones in the parts between `limits`, each as its replica's."""
+    """Return what a new layer makes of a batch of ones in the parts between `limits`, each as its replica's."""
     prepare_random_layers()
     parts = []
     for begin, end in itertools.pairwise(limits):
@@ -83,7 +83,7 @@ FEW = ("dropout", "noise")
 
 
 def functions(inputs: tf.Tensor, seeds: Any) -> dict[str, tf.Tensor]:
-    """Returns what the functions of `keras.random` draw, in several dtypes."""
+    """Return what the functions of `keras.random` draw, in several dtypes."""
     random, shape = keras.random, (keras.ops.shape(inputs)[0], 7)
     return {
         "uniform": random.uniform(shape, -1.0, 3.0, seed=seeds),
@@ -101,7 +101,7 @@ INPUTS = np.random.default_rng(0).uniform(0, 4, (ROWS, 5, 3, 7)).astype(np.float
 
 
 def all_draws(names: Iterable[str], first: int = 0, by_row: bool = True, jit: bool = False) -> dict[str, np.ndarray]:
-    """Returns what layers and functions draw for the inputs from row `first` on, in float64 or whole numbers."""
+    """Return what layers and functions draw for the inputs from row `first` on, in float64 or whole numbers."""
     prepare_random_layers()
     layers, seeds = {name: ALL[name]() for name in names}, keras.random.SeedGenerator(9)
 

@@ -52,7 +52,7 @@ class Forgetful(Decaying):
 
 
 def halving(peak: float, steps: int, share: float = 0.5) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a schedule that ends at `share` of the peak."""
+    """Return a schedule that ends at `share` of the peak."""
     return lambda step: peak * (1 - (1 - share) * step / steps)
 
 
@@ -72,7 +72,7 @@ EVERYTHING: dict[str, Any] = {"clip_norm": 0.5, "ema_momentum": 0.9, "weight_dec
 
 @functools.cache
 def updated(target: str, where: str, policy: str) -> np.ndarray:
-    """Returns weights and EMA after steps of 7 examples, clipped, in two parts, with decay that leaves out the bias."""
+    """Return weights and EMA after steps of 7 examples, clipped, in two parts, with decay that leaves out the bias."""
     dataset = real_digits(18)  # the last batch has 4
     given = settings(optimizer=CustomOptimizerSettings(_target_=target, learning_rate=1e-3, **EVERYTHING), batch_size=7)
     place = PLACES[where]()

@@ -47,7 +47,7 @@ class Custom(keras.layers.Layer):
 
 
 def varied(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
-    """Returns a network with weights of every kind."""
+    """Return a network with weights of every kind."""
     layers = keras.layers
     inputs = keras.Input(input_shape)
     outputs = layers.Conv2D(8, 3, padding="same", name="conv")(inputs)

@@ -45,7 +45,7 @@ def network(input_shape: tuple[int, ...], num_classes: int, dropout: float = 0.0
 
 
 def whole_state(model: Any) -> dict[str, np.ndarray]:
-    """Returns the values of all weights by their paths, and of seeds."""
+    """Return the values of all weights by their paths, and of seeds."""
     return {variable.path: np.array(tf.convert_to_tensor(variable.value)) for variable in model.network.variables}
 
 

@@ -19,7 +19,7 @@ OPTIMIZERS = {
 
 
 def updated(where: Strategy, name: str, dtype: str, is_fused: bool) -> np.ndarray:
-    """Returns a variable after five updates by gradients of its own."""
+    """Return a variable after five updates by gradients of its own."""
     cast_exactly()  # as the stage `model` does for float64
     with where.distribution.scope():
         optimizer = OPTIMIZERS[name]()

@@ -92,7 +92,7 @@ class OfLogits(keras.losses.CategoricalCrossentropy):
 
 
 def relative(task: Task) -> Task:
-    """Returns the task with models compared by their MAE."""
+    """Return the task with models compared by their MAE."""
     return replace(task, metrics=tuple(sorted(task.metrics, key=lambda metric: metric.name != "mae")))
 
 

@@ -103,7 +103,7 @@ def test_weights_of_classes_are_those_of_pixels_that_occur_more_often() -> None:
 
 
 def counts_of(masks: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the counts of each example, straightforwardly."""
+    """Return the counts of each example, straightforwardly."""
     is_true = [np.equal(masks, place) for place in range(4)]
     is_predicted = [(predicted == place) & (masks != IGNORED) for place in range(4)]
     parts = (is_true, is_predicted, [one & other for one, other in zip(is_true, is_predicted, strict=True)])

@@ -69,7 +69,7 @@ def run(
     reporter: Stopper | None = None,
     **changes: Any,
 ) -> tuple[Trained, Stopper]:
-    """Trains in `folder` to the end; `changes` are of the settings, `policy` and `dropout` of the small network."""
+    """Train in `folder` to the end; `changes` are of the settings, `policy` and `dropout` of the small network."""
     small = partial(small_cnn, dropout=changes.pop("dropout", 0.3), policy=changes.pop("policy", "float32"))
     engine: Callable[..., Trained] = fit if changes.pop("by", "loop") == "fit" else train
     told, reporter = given(**changes), reporter or Stopper()
@@ -80,7 +80,7 @@ def run(
 
 
 def stop(where: Strategy, folder: Path, at: int, **changes: Any) -> Stopper:
-    """Trains in `folder`, as `run` does, until `at` steps are over."""
+    """Train in `folder`, as `run` does, until `at` steps are over."""
     reporter = Stopper(at)
     with pytest.raises(KeyboardInterrupt):
         run(where, folder, reporter=reporter, **changes)

@@ -78,7 +78,7 @@ def network(input_shape: tuple[int, ...], num_classes: int, kind: str = "Doubled
 
 
 def given(kind: str | None = None, replicas: int = 1, **changes: Any) -> dict[str, Any]:
-    """Returns what `stopped.run` takes for Keras to train a network of `kind`, or a small one with dropout."""
+    """Return what `stopped.run` takes for Keras to train a network of `kind`, or a small one with dropout."""
     own = partial(built_of, {"_target_": f"{__name__}.network", "kind": kind})
     usual = {"by": "fit", "epochs": 3, "batch_size": 16, "steps_per_call": None, "early_stopping_patience": 0}
     where = one_device() if replicas == 1 else mirrored(replicas)

@@ -73,7 +73,7 @@ Source = Callable[..., tuple[Path, Stopper]]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """Trains what is forked, once for all tests that fork it: returns its checkpoints, and what it has told."""
+    """Train what is forked, once for all tests that fork it: returns its checkpoints, and what it has told."""
 
     @functools.cache
     def of(case: str) -> tuple[Path, Stopper]:

@@ -89,7 +89,7 @@ def test_other_rows_and_steps_drop_other_units_and_the_same_ones_the_same() -> N
 
 
 def overflowing(dataset: Dataset, example: int) -> Dataset:
-    """Returns the data set with one image so bright that float16 cannot hold what the network makes of it."""
+    """Return the data set with one image so bright that float16 cannot hold what the network makes of it."""
     images = np.array(dataset.train.images[:], np.float32)
     images[example] = 1e30
     return with_bright_images(dataset, images)
@@ -173,7 +173,7 @@ def test_who_waits_long_is_told() -> None:
 
 
 def compared_in_loops(graph: tf.Graph) -> list[tf.DType]:
-    """Returns the dtypes that the conditions of a traced function's loops compare."""
+    """Return the dtypes that the conditions of a traced function's loops compare."""
     definition = graph.as_graph_def()
     functions = {function.signature.name: function.node_def for function in definition.library.function}
     nodes = [*definition.node, *itertools.chain(*functions.values())]

@@ -40,7 +40,7 @@ OF_WORKERS = [*((name, "float32") for name in CASES), *((name, "mixed_bfloat16")
 
 @functools.cache
 def dataset(name: str, folder: Path) -> Dataset:
-    """Returns a set of scikit-learn's with weights of examples."""
+    """Return a set of scikit-learn's with weights of examples."""
     random = np.random.default_rng(1)
     if name == "labels":
         target: Any = ["warm", "wet"]
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(name: str, folder: Path, where: Strategy, policy: str = "float32") -> tuple[np.ndarray, dict[str, float]]:
-    """Returns the weights after some epochs, the last steps of which have few examples, and the means of the steps."""
+    """Return the weights after some epochs, the last steps of which have few examples, and the means of the steps."""
     task, given = CASES[name]
     data = dataset(name, folder)
     batch = 7 if name == "linnerud" else 64

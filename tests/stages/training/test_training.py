@@ -214,7 +214,7 @@ def test_jit_is_chosen_and_told() -> None:
 
 
 def noisy(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
-    """Returns a network that draws in every way that XLA can compile."""
+    """Return a network that draws in every way that XLA can compile."""
     inputs = keras.Input(input_shape)
     outputs = keras.layers.GaussianNoise(0.1)(keras.layers.RandomFlip("horizontal")(inputs))
     outputs = keras.layers.Dense(32, "relu")(keras.layers.Flatten()(outputs))

@@ -19,7 +19,7 @@ BY_CLASS = [3.0, 0.5, 0.0, 1.0, 2.0, 7.0, 1.0, 0.25, 1.0, 4.0]
 
 
 def is_small(dataset: Dataset) -> Dataset:
-    """Returns the data set of whether a digit is below 3."""
+    """Return the data set of whether a digit is below 3."""
 
     def of(split: Any) -> Any:
         return replace(split, targets=(split.targets < 3).astype(np.int32))

@@ -54,7 +54,7 @@ def given(**changes: Any) -> TrainSettings:
 
 
 def two_phases(**changes: Any) -> dict[str, Any]:
-    """Returns what `stopped.run` takes to train the network with a backbone."""
+    """Return what `stopped.run` takes to train the network with a backbone."""
     of_network = {name: changes.pop(name) for name in ("policy", "pooled", "dropout") if name in changes}
     return {
         "dataset": DATASET, "build": lambda dataset, where: build(where, dataset, **of_network),
@@ -67,7 +67,7 @@ def run(where: Strategy, folder: Path | None = None, **changes: Any) -> tuple[Tr
 
 
 def inside(network: keras.Model) -> keras.Model:
-    """Returns the backbone in a network."""
+    """Return the backbone in a network."""
     backbone = backbone_of(network)
     assert backbone is not None
     return backbone
