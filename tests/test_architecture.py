@@ -228,7 +228,7 @@ OF_KERAS = {
 
 
 def test_private_names_of_keras_are_in_few_modules() -> None:
-    """A new one belongs into `stages/networks/keras_internals.py`, with a test; docs/how-it-works/upgrades.md lists it."""
+    """A new one belongs into `stages/networks/keras_internals.py`, with a test; see docs/how-it-works/upgrades.md."""
     paths = list((ROOT / "stages").rglob("*.py"))
     own = {name for path in paths for name in own_names(path)} | {"_exit", "_replace", "_asdict", "_fields", "_target_"}
     found: dict[str, set[str]] = {}
