@@ -1,9 +1,8 @@
 """The engine of ParameterServerStrategy: workers take steps at their own pace."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-import keras
 import tensorflow as tf
 
 from stages.data.batches import WITHOUT_AUTOTUNER, RandomChanges, batch_of_rows, order, steps_per_epoch
@@ -13,16 +12,15 @@ from stages.networks.keras_internals import count_in_place
 from stages.optimization.xla import choose_jit
 from stages.results import Dataset, Model, Strategy
 from stages.settings.train import TrainSettings
-from stages.tasks.task import Task
 from stages.training.engine import Setup
+from stages.training.own_steps import OwnSteps
 from stages.training.step import TrainStep
-from stages.training.synchronous import Synchronous
 
 CALL_SECONDS = 3.0
 """Length of a call: so long that workers rarely wait for each other, and so short that progress is visible."""
 
 
-class ParameterServer:
+class ParameterServer(OwnSteps):
     """Schedules steps on workers. The unfinished steps of a lost worker go to a different one.
 
     A worker holds the training split, and receives the numbers of the examples of each step. Every example is trained
@@ -46,18 +44,10 @@ class ParameterServer:
 
     @classmethod
     def check(cls, model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> None:
-        Synchronous.check(model, dataset, strategy, settings)
+        super().check(model, dataset, strategy, settings)
         if not dataset.train.is_in_memory:
             problem = "strategy=parameter_server requires training examples that fit in memory, but these do not"
             raise UserError(problem, "data.memory_gib=<more>, or strategy=multi_worker", "strategy=multi_worker")
-
-    @staticmethod
-    def logged(task: Task) -> Sequence[str]:
-        return task.measured
-
-    @staticmethod
-    def seen_by_callbacks(network: keras.Model) -> keras.Model:
-        return network
 
     def begin(self, first_step: int, epochs: int) -> None:
         """Send the training split to the workers. The batches of each step are made when it is scheduled."""
@@ -68,9 +58,6 @@ class ParameterServer:
         whole = tf.function(lambda: once(held).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)
         self._splits = iter(self._coordinator.create_per_worker_dataset(whole))
         self._compiled = _steps(self._setup, self.step)
-
-    def reset(self) -> None:
-        self.step.sums.reset()
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         """Have the workers take `steps` steps of one epoch, and wait for them."""
@@ -91,9 +78,6 @@ class ParameterServer:
 
     def refresh(self) -> None:
         self.whole.network.set_weights(self._setup.whole.network.get_weights())
-
-    def is_of_xla(self, error: tf.errors.OpError) -> bool:
-        return self.step.gradients.is_of_xla(error)
 
 
 # A function, not a method: the iterator must not be left to the garbage collector.

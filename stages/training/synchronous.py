@@ -1,21 +1,17 @@
 """The engine of every synchronous strategy: k steps in one compiled function."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from stages.collectives import mean_over_workers, others_needed
 from stages.data.batches import distributed, training_input
-from stages.errors import UserError
 from stages.optimization.xla import choose_jit
-from stages.results import Dataset, Model, Strategy
-from stages.settings.train import TrainSettings
-from stages.tasks.task import Task
 from stages.training.engine import Setup
 from stages.training.outcome import warn_of_memory
+from stages.training.own_steps import OwnSteps
 from stages.training.step import TrainStep
 
 CALL_SECONDS = 0.3
@@ -23,10 +19,8 @@ CALL_SECONDS = 0.3
 visible."""
 
 
-class Synchronous:
+class Synchronous(OwnSteps):
     """Takes steps that all replicas take together, in one loop of TensorFlow."""
-
-    no_features: ClassVar[str] = ""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -43,33 +37,12 @@ class Synchronous:
             self._waited = tf.Variable(0.0, dtype=tf.float64)
         self.waited: float | None = 0.0
 
-    @classmethod
-    def check(cls, model: Model, dataset: Dataset, strategy: Strategy, settings: TrainSettings) -> None:
-        network = type(model.network.core)
-        if network.train_step is not keras.Model.train_step:
-            raise UserError(
-                f"{network.__name__} defines its own train_step, which train=loop does not call",
-                "train=fit, which calls it, or a network that uses compute_loss, add_loss and metrics instead",
-                "train=fit",
-            )
-
-    @staticmethod
-    def logged(task: Task) -> Sequence[str]:
-        return task.measured
-
-    @staticmethod
-    def seen_by_callbacks(network: keras.Model) -> keras.Model:
-        return network
-
     def begin(self, first_step: int, epochs: int) -> None:
         setup = self._setup
         size, seed = setup.settings.batch_size, setup.settings.seed
         source = training_input(setup.dataset, size, seed, epochs, first_step, setup.strategy.fixed_shapes)
         self._batches = iter(distributed(setup.strategy.distribution, source))
         self._compiled = _loop(setup.strategy.distribution, self.step, self._waited)
-
-    def reset(self) -> None:
-        self.step.sums.reset()
 
     def run(self, first_step: int, steps: int) -> dict[str, float]:
         with others_needed(f"at step {first_step} or soon after"):
@@ -86,9 +59,6 @@ class Synchronous:
 
     def refresh(self) -> None:
         """The weights are here."""
-
-    def is_of_xla(self, error: tf.errors.OpError) -> bool:
-        return self.step.gradients.is_of_xla(error)
 
 
 # A function, not a method: a function that refers to `self` would leave an iterator and its batches to the garbage

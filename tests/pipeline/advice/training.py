@@ -506,7 +506,7 @@ CASES: dict[str, Case] = {
     "stages/training/parameter_server.py:check": _read_at_each_use,
     "stages/training/phases.py:plan_phases": _nothing_frozen,
     "stages/training/phases.py:starting_phase": _fine_tunes,
-    "stages/training/synchronous.py:check": _own_step,
+    "stages/training/own_steps.py:check": _own_step,
     "stages/transfer/pretrained.py:_from_applications": _no_weights_here,
     "stages/transfer/pretrained.py:_refuse_adapted": _adapted,
     "stages/transfer/pretrained.py:_refused": _other_weights,
