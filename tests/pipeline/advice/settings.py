@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stages.augment import augment
-from stages.data.loading import Invalid, _refuse
+from stages.data.loading import Invalid, _refuse, _refuse_black_and_white
 from stages.data.splits import cut_all
 from stages.errors import UserError
 from stages.features.encoder import learn_encoder
@@ -190,9 +190,30 @@ def _no_folder(folder: Path) -> tuple[UserError, str]:
     return _refusal(cached, folder / "taken" / "entry", dict, Reporter()), "outputs=taken"
 
 
+MASKS = "data=image_folder data.dir=photos data.masks=masks model=unet"
+
+
+def _photos(folder: Path) -> None:
+    names = [f"{place}/{number}.png" for place in ("photos", "masks") for number in range(9)]
+    write_files(folder, dict.fromkeys(names, ""))
+
+
+def _one_class(folder: Path) -> str:
+    _photos(folder)
+    return f"{MASKS} data.classes=[object]"
+
+
+def _black_and_white(folder: Path) -> tuple[UserError, str]:
+    _photos(folder)
+    values = np.isin(np.arange(256), (0, 255))
+    source: Any = SimpleNamespace(name="photos", masks=SimpleNamespace(classes={}))
+    return _refusal(_refuse_black_and_white, source, values), MASKS
+
+
 CASES: dict[str, Case] = {
     "stages/augment.py:augment": _no_images,
     "stages/data/loading.py:_refuse": _broken_image,
+    "stages/data/loading.py:_refuse_black_and_white": _black_and_white,
     "stages/data/loading.py:read_images": _no_room,
     "stages/data/profiles.py:refuse_texts": _loaded(_rows("x,y", "#.5,a", "#.5,b") + 4 * "unknown,a\n"),
     "stages/data/splits.py:cut_all": _rare_class,
@@ -213,6 +234,7 @@ CASES: dict[str, Case] = {
     "stages/load/tfds.py:_prepared": _not_one_configuration,
     "stages/load/tfds.py:_refuse_repeated": _shared_examples,
     "stages/normalize.py:normalize": _four_channels,
+    "stages/settings/data.py:_check_classes": _one_class,
     "stages/settings/arrays.py:check": "data=arrays",
     "stages/settings/arrays.py:parts": _unlike_names,
     "stages/settings/data.py:check": "data=image_folder",
