@@ -10,9 +10,10 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.settings.model import MlpSettings
 from stages.settings.train import CosineSettings, CustomOptimizerSettings, SgdSettings
 from stages.train import train
-from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, settings
+from tests.stages.experiments import built_of, flat, mirrored, one_device, real_digits, settings, with_bright_images
 from tests.stages.training import stopped
 from tests.stages.training.stopped import Stopper
 
@@ -151,3 +152,23 @@ def test_an_ema_that_is_not_used_is_not_the_result() -> None:
     kept, _ = run(optimizer=SgdSettings(ema_momentum=0.999), restore_best=False)
     plain, _ = run(restore_best=False)
     np.testing.assert_array_equal(kept, plain)
+
+
+def with_a_bright_image() -> Any:
+    """Return the digits with one image whose gradient overflows in float16; it is in the part of one replica."""
+    images = np.array(DATASET.train.images[:], np.float32)
+    images[5] *= 1e6
+    return with_bright_images(DATASET, images)
+
+
+def test_in_mixed_float16_replicas_equal_one_device_and_skip_the_same_steps() -> None:
+    """An overflow in one replica must be seen by both: else their weights would differ from then on."""
+    policy = partial(built_of, MlpSettings(hidden=[16]), policy="mixed_float16")
+    plain: dict[str, Any] = {"build": policy, "optimizer": SgdSettings(learning_rate=0.05, momentum=0.0), "epochs": 2}
+    for data in (DATASET, with_a_bright_image()):
+        found = [run(replicas=replicas, dataset=data, **plain) for replicas in (1, 2)]
+        (one, told), (two, again) = found
+        assert np.abs(one - two).max() <= 4 * 2.0**-11 * max(1, np.abs(one).max())
+        skipped = [row["train/skipped_steps"] for row in told.rows.values()]
+        assert [row["train/skipped_steps"] for row in again.rows.values()] == skipped
+        assert (skipped[-1] > 0) == (data is not DATASET)
