@@ -99,6 +99,8 @@ def _values(content: bytes) -> np.ndarray:
                 f"its mask has colors (mode {image.mode}), not class numbers. Save masks as gray images, or as images "
                 "with a palette, whose pixels are 0 for the first class, 1 for the second, …"
             )
+        if image.format == "JPEG":
+            raise InvalidImageError("its mask is a JPEG, which changes the values of pixels. Save masks as PNG")
         values = np.asarray(image)
     if values.max(initial=0) > IGNORED or values.min(initial=0) < 0:
         raise InvalidImageError(f"its mask has the value {int(values.max())}, but a class is at most {IGNORED - 1}")

@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets: image classification is read as encoded images, all others as columns in memory."""
+"""Data sets of TensorFlow Datasets: images with classes or masks are read encoded, all others as columns in memory."""
 
 import hashlib
 import re
@@ -17,6 +17,7 @@ from stages.data.batches import WITHOUT_AUTOTUNER
 from stages.data.convert import InvalidImageError
 from stages.data.decode import Decoder
 from stages.data.loading import Encoded, Read, Source, load
+from stages.data.masks import MaskDecoder, classes_of_values
 from stages.data.profiles import FEW
 from stages.errors import UserError
 from stages.load.arrays import dataset_of_arrays
@@ -33,31 +34,38 @@ def tfds(
 ) -> Dataset:
     """Return the data set `settings.name`. Splits that it does not have are cut from its training examples.
 
-    Images with a class are read like image files. All other data sets become arrays in memory, and the kinds of their
-    columns and the task are detected as for a table. The arguments and the written files are those of
+    Images with a class or a mask are read like image files. All other data sets become arrays in memory, and the kinds
+    of their columns and the task are detected as for a table. The arguments and the written files are those of
     `stages.data.loading.load`.
 
     Raises:
         UserError: For an unknown name or split, a data set without a possible target, or images of several sizes
-            without `size`.
+            without `size`, or classes of masks for a target that is not a mask.
     """
     builder = _prepared(settings)
     info, features = builder.info, dict(_flat(builder.info.features))
     usable = {name: feature for name, feature in features.items() if _is_usable(feature)}
     images = [name for name, feature in usable.items() if _is_image(feature)]
     if any(_is_image(feature) for feature in features.values()):
-        image = _key(info, "image", settings.image_key, images, images, "one uint8 Image per example")
+        photos = [name for name in images if name != settings.label_key or not _is_mask(features[name])] or images
+        image = _key(info, "image", settings.image_key, photos, photos, "one uint8 Image per example")
+        masks = [name for name in images if name != image and _is_mask(features[name])]
+    else:
+        masks = []
     others = [name for name in usable if name not in images]
     classes = [name for name in others if isinstance(features[name], (kinds.ClassLabel, kinds.Sequence))]
-    expected = "a class, labels, a number or a text to predict"
-    label = _key(info, "label", settings.label_key, others, classes, expected)
+    expected = "a class, labels, a number, a text or a mask to predict"
+    label = _key(info, "label", settings.label_key, [*others, *masks], classes, expected)
+    if label not in masks and (settings.classes is not None or settings.mask_values is not None):
+        problem = f"data.classes and data.mask_values have no effect, as {label} of {info.full_name} is not a mask"
+        raise UserError(problem, "data.label_key=<a feature that is an image of one channel>")
     if images:  # other columns are left out, because an encoder does not support images with other columns
         usable = {name: features[name] for name in (image, label)}
     left_out = [f"{name} ({type(feature).__name__})" for name, feature in features.items() if name not in usable]
     if left_out:
         (reporter or Reporter()).log(f"{info.full_name}: these features are not used: {', '.join(left_out)}")
     records = Records(builder, settings, usable)
-    if images and isinstance(features[label], kinds.ClassLabel):
+    if label in masks or (images and isinstance(features[label], kinds.ClassLabel)):
         return load(_source(records, settings, image, label), settings, reporter, folder, cache)
     columns = records.columns(settings)
     targets = _targets(label, columns.pop(label), features[label], reporter or Reporter())
@@ -150,11 +158,19 @@ class Records:
 
 
 def _source(records: Records, settings: TfdsSettings, image: str, label: str) -> Source:
-    """Return the encoded images with their classes."""
-    name, classes = records.builder.info.full_name, tuple(records.features[label].names)
+    """Return the encoded images with their classes or masks."""
+    name, feature = records.builder.info.full_name, records.features[label]
     decode = Decoder(settings.shape(records.features[image].shape), settings.resize)
+    masks = None
+    if _is_image(feature):
+        values, names = classes_of_values(settings.mask_values or {})
+        classes = tuple(names or map(str, settings.classes or ()))
+        masks = MaskDecoder(decode.image_shape[:2], settings.resize, values)
+    else:
+        classes = tuple(feature.names)
     splits = {name: records.splits.get(name) for name in ("train", "val", "test")}
     content = hashlib.sha256(repr((name, splits, decode.key, (image, label))).encode())
+    content.update(repr((masks.key, classes)).encode() if masks is not None else b"")
     for path in sorted(Path(records.builder.data_dir).iterdir()):
         status = path.stat()
         content.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
@@ -163,12 +179,15 @@ def _source(records: Records, settings: TfdsSettings, image: str, label: str) ->
         for first, values in records.blocks(min(size, BATCH)):
             yield partial(_encoded, records, first, values[image], values[label])
 
-    return Source(name, content.hexdigest()[:32], decode.image_shape, classes, records.parts, blocks, decode)
+    fingerprint = content.hexdigest()[:32]
+    return Source(name, fingerprint, decode.image_shape, classes, records.parts, blocks, decode, masks)
 
 
 def _encoded(records: Records, first: int, images: tf.Tensor, labels: tf.Tensor) -> list[Encoded]:
-    pairs = zip(images.numpy(), labels.numpy(), strict=True)
-    return [Encoded(records.where(number), image, int(label)) for number, (image, label) in enumerate(pairs, first)]
+    pairs = enumerate(zip(images.numpy(), labels.numpy(), strict=True), first)
+    if labels.dtype == tf.string:
+        return [Encoded(records.where(number), image, mask=mask) for number, (image, mask) in pairs]
+    return [Encoded(records.where(number), image, int(label)) for number, (image, label) in pairs]
 
 
 def _files(info: Any, name: str, split: str) -> list[Any]:
@@ -257,6 +276,10 @@ def _flat(features: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 
 def _is_image(feature: Any) -> bool:
     return isinstance(feature, kinds.Image)
+
+
+def _is_mask(feature: Any) -> bool:
+    return _is_image(feature) and feature.shape[-1] == 1
 
 
 def _is_usable(feature: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, classes_of, masks_of
+from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, MaskSettings, classes_of, masks_of
 from stages.settings.places import is_folder, resolved
 from stages.settings.ranges import assignment, choice, nearest, number, option, text
 
@@ -153,7 +153,7 @@ class ImagesSettings(SourceSettings):
 
 @option("data", "tfds")
 @dataclass(kw_only=True)
-class TfdsSettings(ImagesSettings):
+class TfdsSettings(ImagesSettings, MaskSettings):
     """A data set from TensorFlow Datasets (TFDS)."""
 
     _target_: str = "stages.load.tfds.tfds"
@@ -167,8 +167,8 @@ class TfdsSettings(ImagesSettings):
     """Name of the feature with the image. null: the input of the supervised pair that the data set declares, else
     `image`, else the only Image feature."""
     label_key: str | None = None
-    """Name of the feature to predict. null: the target of the supervised pair that the data set declares, else `label`,
-    else the only ClassLabel feature."""
+    """Name of the feature to predict, which is a mask if it is an image of one channel. null: the target of the
+    supervised pair that the data set declares, else `label`, else the only ClassLabel feature."""
     features: Any = None
     """For data sets without images: a mapping from columns to kinds, as for tables, or a list of the only columns to
     use."""
@@ -193,6 +193,7 @@ class TfdsSettings(ImagesSettings):
     def check(self, path: str) -> None:
         """Refuse a missing data set at once, because TFDS would wait minutes for the network."""
         super().check(path)
+        self.check_classes(path)
         prepared = (self.folder / self.name.split(":")[0].split("/")[0]).glob("**/dataset_info.json")
         if not self.download and not any(prepared):
             raise UserError(
@@ -234,7 +235,7 @@ class FolderSettings(DataSettings):
 
 @option("data", "image_folder")
 @dataclass(kw_only=True)
-class ImageFolderSettings(ImagesSettings, FolderSettings):
+class ImageFolderSettings(ImagesSettings, FolderSettings, MaskSettings):
     """A directory with one folder of images per class, either directly or in train/, val/ and test/; or, with `masks`,
     a directory of images of any structure."""
 
@@ -244,12 +245,6 @@ class ImageFolderSettings(ImagesSettings, FolderSettings):
     masks: str | None = None
     """Directory with a mask per image, with the same path but .png, .bmp or .gif. The task is segmentation then, and
     folders are not classes. The value of a pixel is its class, 255 means that it does not count."""
-    classes: Any = None
-    """Names of the classes of masks, in the order of their values: `[background, cat, dog]`. null: the values
-    themselves."""
-    mask_values: Any = None
-    """A mapping from values in the masks to names of classes, such as `{0: background, 255: object}`, if the values are
-    not 0, 1, 2, …. Pixels of a value whose name is null do not count."""
 
     @property
     def mask_folder(self) -> Path | None:
@@ -269,24 +264,8 @@ class ImageFolderSettings(ImagesSettings, FolderSettings):
             if (value := getattr(self, name)) is None or not is_folder(value):
                 problem = f"{path}.{name}={value} is not a directory" if value else f"{path}.{name} is not set"
                 raise UserError(problem, "a directory", f"{path}.{name}=<directory>")
-        self._check_classes(path)
+        self.check_classes(path)
         masks_of(self.folder, resolved(self.masks))
-
-    def _check_classes(self, path: str) -> None:
-        if self.classes is not None and self.mask_values is not None:
-            problem = f"{path}.classes and {path}.mask_values are both set"
-            raise UserError(problem, "only one of them", f"{path}.classes=null")
-        names = self.classes
-        is_list = isinstance(names, Sequence) and not isinstance(names, str)
-        if names is not None and not (is_list and len({*map(str, names)}) == len(names) > 1):
-            problem = f"{path}.classes={names} is not a list of names"
-            raise UserError(problem, "at least two different names", f"'{path}.classes=[background,object]'")
-        values = self.mask_values
-        is_valid = isinstance(values, Mapping) and all(str(value).isdigit() and int(value) < 256 for value in values)
-        if values is not None and not (is_valid and len({*map(str, values.values())} - {"None"}) > 1):
-            expected = "a mapping from whole numbers below 256 to names of at least two classes"
-            fix = f"'{path}.mask_values={{0: background, 255: object}}'"
-            raise UserError(f"{path}.mask_values={values} is not valid", expected, fix)
 
 
 @option("data", "text_folder")

@@ -1,11 +1,13 @@
-"""Folders of classes: their files, the folders that are splits, and names that mean the same class."""
+"""Folders of classes or of images with masks: their files, folders that are splits, and names of the same class."""
 
 import os
 import shlex
 import unicodedata
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from stages.errors import UserError
 
@@ -164,6 +166,39 @@ def classes_of(root: Path, suffixes: tuple[str, ...]) -> tuple[dict[str, Path], 
                 f"the {split} split of {root.name} has no examples in its class folders", f"files below {top}"
             )
     return splits, names
+
+
+@dataclass(kw_only=True)
+class MaskSettings:
+    """Settings of data sources whose targets may be masks."""
+
+    classes: Any = None
+    """Names of the classes of masks, in the order of their values: `[background, cat, dog]`. null: the values
+    themselves."""
+    mask_values: Any = None
+    """A mapping from values in the masks to names of classes, such as `{0: background, 255: object}`, if the values are
+    not 0, 1, 2, …. Pixels of a value whose name is null do not count."""
+
+    def check_classes(self, path: str) -> None:
+        """Refuse classes that masks cannot have.
+
+        Raises:
+            UserError: If names or values are not valid, or both are set.
+        """
+        if self.classes is not None and self.mask_values is not None:
+            problem = f"{path}.classes and {path}.mask_values are both set"
+            raise UserError(problem, "only one of them", f"{path}.classes=null")
+        names = self.classes
+        is_list = isinstance(names, Sequence) and not isinstance(names, str)
+        if names is not None and not (is_list and len({*map(str, names)}) == len(names) > 1):
+            problem = f"{path}.classes={names} is not a list of names"
+            raise UserError(problem, "at least two different names", f"'{path}.classes=[background,object]'")
+        values = self.mask_values
+        is_valid = isinstance(values, Mapping) and all(str(value).isdigit() and int(value) < 256 for value in values)
+        if values is not None and not (is_valid and len({*map(str, values.values())} - {"None"}) > 1):
+            expected = "a mapping from whole numbers below 256 to names of at least two classes"
+            fix = f"'{path}.mask_values={{0: background, 255: object}}'"
+            raise UserError(f"{path}.mask_values={values} is not valid", expected, fix)
 
 
 def masks_of(root: Path, masks: Path) -> dict[str, list[tuple[Path, Path]]]:

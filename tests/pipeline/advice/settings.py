@@ -234,7 +234,6 @@ CASES: dict[str, Case] = {
     "stages/load/tfds.py:_prepared": _not_one_configuration,
     "stages/load/tfds.py:_refuse_repeated": _shared_examples,
     "stages/normalize.py:normalize": _four_channels,
-    "stages/settings/data.py:_check_classes": _one_class,
     "stages/settings/arrays.py:check": "data=arrays",
     "stages/settings/arrays.py:parts": _unlike_names,
     "stages/settings/data.py:check": "data=image_folder",
@@ -244,6 +243,7 @@ CASES: dict[str, Case] = {
     "stages/settings/first_rows.py:_check_values": _csv(
         _rows("x,y,z", "#.5,0,1", "#.5,1,1", "#.5,0,0"), "data.target=[y,z] task=classification"
     ),
+    "stages/settings/folders.py:check_classes": _one_class,
     "stages/settings/folders.py:class_names": _folder_above,
     "stages/settings/folders.py:split_folders": _beside_splits,
     "stages/settings/headers.py:names_in": _csv(_rows("x,y", "#.5,a", "#.5,b"), "data.encoding=utf9"),

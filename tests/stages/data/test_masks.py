@@ -97,6 +97,7 @@ def test_an_upright_photo_fits_its_mask() -> None:
     [
         (encoded(np.zeros((20, 30, 3), np.uint8)), "has colors .mode RGB., not class numbers. Save masks as gray"),
         (encoded(np.full((20, 30), 700, np.uint16)), "has the value 700, but a class is at most 254"),
+        (encoded(mask(), form="JPEG"), "is a JPEG, which changes the values of pixels"),
         (b"no image", "its mask cannot be read"),
         (encoded(mask())[:60], "its mask cannot be read"),
         (encoded(np.full((20, 30), 9, np.uint8)), "has the value 9, which is not in data.mask_values"),

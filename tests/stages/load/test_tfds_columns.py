@@ -1,4 +1,4 @@
-"""TFDS data sets other than image classification: texts, nested numbers, classes, several labels, images with these."""
+"""TFDS data sets other than image classification: texts, nested numbers, classes, several labels, images, masks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from stages.settings.data import NormalizeSettings, TfdsSettings
 from stages.tasks.classification import ClassTargets
 from stages.tasks.multi_label import LabelTargets
 from stages.tasks.regression import NumberTargets
+from stages.tasks.segmentation import IGNORED
 from tests.stages.images import Telling, image
 from tests.stages.tfds_sets import IMAGE, make_set
 
@@ -27,19 +28,25 @@ NUMBERS = kinds.FeaturesDict(
 )
 
 
+def mask_of(row: int) -> np.ndarray:
+    """Return the mask of an image, with the values 1, 2 and 3, uint8 [20, 30, 1]."""
+    return (image(row)[..., :1] // 86 + 1).astype(np.uint8)
+
+
 def example(row: int) -> dict[str, Any]:
     """Return a row with values for all features that tests use."""
     return {
         "text": f"a review of many words, number {row}", "label": row % 2,
         "labels": [place for place in range(3) if row // 2**place % 2], "price": row / 7, "count": row * 3,
         "numbers": {"age": row / 3, "rooms": row % 4, "sex": row % 2, "parts": [row, 1 / (row + 1), row % 5]},
-        "image": image(row), "boxes": [],
+        "image": image(row), "boxes": [], "mask": mask_of(row),
     }  # fmt: skip
 
 
 FEATURES = {
     "text": kinds.Text(), "label": kinds.ClassLabel(names=["bad", "good"]), "labels": LABELS, "price": np.float32,
     "count": np.int64, "numbers": NUMBERS, "image": IMAGE, "boxes": kinds.Sequence(kinds.BBoxFeature()),
+    "mask": kinds.Image(shape=(None, None, 1)),
 }  # fmt: skip
 NESTED = {"numbers_age": "number", "numbers_rooms": "category", "numbers_sex": "category", "numbers_parts": "vector"}
 
@@ -91,3 +98,42 @@ def test_kinds_and_task_are_detected(
 def test_a_missing_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has the features numbers/age \(Tensor\).*Try: data.label_key=numbers/sex"):
         load(tmp_path, ["numbers"], label_key="price")
+
+
+TRIMAP = {1: "pet", 2: "background", 3: None}
+
+
+def test_an_image_of_one_channel_is_a_mask(tmp_path: Path) -> None:
+    """It is read like the mask of a file: by the nearest pixel, with its values renamed, and from the cache."""
+    given: dict[str, Any] = {"label_key": "mask", "mask_values": TRIMAP, "size": [20, 30]}
+    data = load(tmp_path, ["image", "label", "mask"], **given)
+    assert (data.task.kind, data.task.names) == ("segmentation", ("pet", "background"))
+    assert [len(split) for split in data.splits.values()] == [43, 5, 12]
+    renamed = np.array([IGNORED, 0, 1, IGNORED], np.uint8)
+    images = np.asarray(data.test.images[:])  # TFDS has shuffled them
+    assert {one.tobytes() for one in images} == {image(row).tobytes() for row in range(48, 60)}
+    np.testing.assert_array_equal(data.test.targets[:], renamed[images[..., 0] // 86 + 1])
+    settings = TfdsSettings(name="image_label_mask", dir=str(tmp_path), memory_gib=0.0, **given)
+    first, second = (tfds(settings, cache=tmp_path / "cache") for _ in range(2))
+    for streamed in (first, second):
+        assert not isinstance(streamed.train.targets, np.ndarray)
+        np.testing.assert_array_equal(streamed.train.targets[:], data.train.targets[:])
+        assert streamed.fingerprint == data.fingerprint
+    settings.mask_values = {1: "pet", 2: "background", 3: "border"}
+    other = tfds(settings, cache=tmp_path / "cache")
+    assert other.task.names == ("pet", "background", "border")
+    assert len([*(tmp_path / "cache").glob("images-*")]) == 2
+
+
+def test_the_declared_target_may_be_a_mask(tmp_path: Path) -> None:
+    rows = [{"image": example(row)["image"], "mask": mask_of(row)} for row in range(ROWS)]
+    make_set(tmp_path, {"train": rows}, {name: FEATURES[name] for name in rows[0]}, supervised=("image", "mask"))
+    data = tfds(TfdsSettings(name="made", dir=str(tmp_path), size=12, classes=["none", "a", "b", "c"]))
+    assert (data.task.kind, data.task.names) == ("segmentation", ("none", "a", "b", "c"))
+    with pytest.raises(UserError, match="has the class 3, but there are only 2 classes"):
+        tfds(TfdsSettings(name="made", dir=str(tmp_path), size=12, classes=["a", "b"]))
+
+
+def test_classes_of_masks_need_a_mask(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no effect, as label of .* is not a mask"):
+        load(tmp_path, ["image", "label", "mask"], mask_values=TRIMAP)
