@@ -159,7 +159,10 @@ def test_the_pair_that_a_set_declares_comes_first(tmp_path: Path) -> None:
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "detection": ({"image": IMAGE, "boxes": BOXES}, r"has the features boxes \(Sequence\), image \(Image\)"),
-    "boxes": ({"boxes": BOXES}, r"has the features boxes \(Sequence\). Expected a class, labels, a number or a text"),
+    "boxes": (
+        {"boxes": BOXES},
+        r"has the features boxes \(Sequence\). Expected a class, labels, a number, a text or a mask",
+    ),
     "deep": ({"image": kinds.Image(dtype=np.uint16), "label": LABEL}, "Expected one uint8 Image"),
     "single": ({"image": IMAGE, "label": kinds.ClassLabel(num_classes=1)}, "at least two classes"),
 }
