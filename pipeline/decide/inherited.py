@@ -1,7 +1,7 @@
 """Overrides that a command inherits from the run it resumes, forks or reuses. Settings that name code are refused."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,9 @@ from pipeline.config.names import flatten, split_override
 from pipeline.paths import outputs_folder
 from pipeline.redaction import MASK
 from pipeline.runs.finding import Runs
+from pipeline.runs.folder import RunFolder
 from pipeline.runs.journal import Journal
+from pipeline.runs.summary import Summary
 from pipeline.tracking.models import ADDRESSES, run_of_model
 from pipeline.tracking.store import Store, is_named_by_user
 from stages.errors import UserError
@@ -60,9 +62,29 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         others = {group for group, before in run.choices.items() if chosen.get(group, before) != before}
         overrides = [text for text in run.overrides if _key(text) not in left_out]
         overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
+        if "data" not in others:
+            overrides += _as_chosen(run, {*typed, *map(_key, overrides)})
         _refuse_untyped(overrides, f"{option}={name}", typed, Journal(run.folder).is_own)
         arguments = replace(arguments, inherited=tuple(text for text in overrides if MASK not in text))
     return arguments
+
+
+BY_DATA = ("optimizer", "schedule", "train")
+"""Groups whose option an option of `data` may choose."""
+
+
+def _as_chosen(run: Summary, known: Set[str]) -> list[str]:
+    """Return overrides for what options chose when the run was started, and may choose differently in this version.
+
+    Args:
+        run: The earlier run.
+        known: Settings and groups that have an override.
+    """
+    words = [f"{group}={run.choices[group]}" for group in BY_DATA if group in run.choices and group not in known]
+    is_auto = run.choices.get("model") == "auto" and "model" not in known
+    if is_auto and OmegaConf.select(RunFolder(run.folder).config, "model.network.columns") is None:
+        words.append("model.network.columns=mlp")
+    return words
 
 
 def _setting(arguments: Arguments, name: str) -> Any:

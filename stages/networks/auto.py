@@ -20,6 +20,7 @@ def auto(
     categories: Mapping[str, int] | None = None,
     table: TableFacts | None = None,
     output_shape: tuple[int, ...] = (),
+    columns: str = "mlp",
 ) -> keras.Model:
     """Return `cnn` for images, `unet` if their targets are masks, `text_cnn` for one text, `tabular` for columns.
 
@@ -31,6 +32,6 @@ def auto(
         return cnn(input_shape, outputs, **arguments_of(CnnSettings()))
     if isinstance(input_shape, Mapping) and categories and len(input_shape) == 1:
         return text_cnn(input_shape, outputs, **arguments_of(TextCnnSettings()), categories=categories)
-    if table is not None and (table.edges or isinstance(input_shape, Mapping)):
+    if columns == "tabular" and table is not None and (table.edges or isinstance(input_shape, Mapping)):
         return tabular(input_shape, outputs, **arguments_of(TabularSettings()), table=table)
     return mlp(input_shape, outputs, **arguments_of(MlpSettings()), categories=categories)

@@ -68,6 +68,9 @@ class AutoSettings(NetworkSettings):
 
     returns_maps: ClassVar[bool] = True
     _target_: str = "stages.networks.auto.auto"
+    columns: str = choice("mlp", "mlp", "tabular")
+    """Network for the columns of tables. The option `model=auto` chooses `tabular`; in runs of earlier versions it was
+    `mlp`."""
 
 
 @option("network", "mlp")

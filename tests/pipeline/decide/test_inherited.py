@@ -72,6 +72,22 @@ def test_typed_settings_come_last_and_outputs_may_refer(run: str, tmp_path: Path
     assert len({job.document.seed for job in composer.jobs()}) > 1
 
 
+def test_what_options_chose_for_a_run_stays_chosen(tmp_path: Path) -> None:
+    """A table was trained by other options in an earlier version. Typed ones and those of other data win."""
+    chosen = {"data": "table", "model": "auto", "optimizer": "adam", "schedule": "constant", "train": "loop"}
+    run = write_run(tmp_path / "run", "KILLED")
+    words = ["data=table", "data.files=a.csv"]
+    Summary("abcdef12", "KILLED", "tried", run, chosen, overrides=words).write(run)
+    RunFolder(run).write_config("model: {network: {_target_: stages.networks.auto.auto}}")
+    pinned = ["optimizer=adam", "schedule=constant", "train=loop", "model.network.columns=mlp"]
+    assert all_overrides([f"fork={run}"])[3:] == pinned
+    assert all_overrides([f"fork={run}", "optimizer=sgd"])[4:] == pinned[1:]
+    assert all_overrides([f"fork={run}", "model=mlp"])[4:] == pinned[:3]
+    assert not {*pinned} & {*all_overrides([f"fork={run}", "data=digits"])}
+    RunFolder(run).write_config("model: {network: {columns: tabular}}")
+    assert all_overrides([f"fork={run}"])[3:] == pinned[:3]
+
+
 def test_settings_of_a_replaced_option_are_not_inherited(tmp_path: Path) -> None:
     """Neither is where the other run started from, nor its location."""
     own = ["optimizer=sgd", "optimizer.momentum=0.8", "strategy.cpu_replicas=2", "train={epochs: 5}"]
