@@ -22,7 +22,7 @@ COUNTED = 2**26
 
 
 PLAIN: Mapping[str, Any] = {
-    "batch_size": 64, "epochs": 30, "calibrate": False, "learning_rate": 0.001,
+    "batch_size": 64, "epochs": 30, "calibrate": False, "learning_rate": 0.002,
     "weight_decay": 0.0, "warmup_epochs": 0.0, "final_share": 1.0,
 }  # fmt: skip
 """Settings for tables whose only features are texts or images: those that texts and images have elsewhere."""
@@ -67,7 +67,7 @@ def has_columns(data: Mapping[str, Any]) -> bool:
     try:
         path = _files(data)[0]
         names, _, _ = names_in(path, format_of(path), data.get("delimiter"), str(data.get("encoding", "utf8")))
-    except (UserError, IndexError, KeyError, TypeError):
+    except (UserError, IndexError, KeyError, TypeError, OSError):
         return False
     return any(declared.get(name) not in ("text", "leave_out") for name in names if name not in used)
 

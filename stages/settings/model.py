@@ -210,7 +210,8 @@ class KerasHubSettings(NetworkSettings):
 
     def check(self, path: str) -> None:
         folder = resolved(self.preset)
-        weights = [*folder.glob("*.weights.h5"), *folder.glob("*.safetensors")]
+        is_there = is_folder(self.preset)
+        weights = [*folder.glob("*.weights.h5"), *folder.glob("*.safetensors")] if is_there else []
         if not weights or not (folder / "config.json").is_file():
             expected = "a folder with config.json and weights, written by KerasHub's save_to_preset"
             raise UserError(

@@ -17,7 +17,7 @@ from tests.pipeline.experiments import TRAINED, killed_and_resumed, only_folder
 
 pytestmark = pytest.mark.slow
 
-SMALL = ("tracking=off", "train.epochs=3", "optimizer.learning_rate=0.01", "normalize.max_tokens=200")
+SMALL = ("tracking=off", "train.epochs=6", "optimizer.learning_rate=0.01", "normalize.max_tokens=200")
 ROWS = 240
 
 

@@ -85,5 +85,5 @@ def test_batches_grow_with_the_table_and_about_as_many_steps_are_taken(
 def test_a_table_of_texts_or_images_keeps_the_settings_of_these(features: Any, expected: bool, tmp_path: Path) -> None:
     data = {"files": str(table(tmp_path, "a.csv", 10)), "target": "a", "features": features}
     assert has_columns(data) == expected
-    assert settings_by_rows(data)["learning_rate"] == (0.003 if expected else 0.001)
+    assert settings_by_rows(data)["learning_rate"] == (0.003 if expected else 0.002)
     assert has_columns({**data, "target": "none", "features": {"b": "text"}})
