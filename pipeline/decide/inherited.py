@@ -62,25 +62,25 @@ def inherit_overrides(arguments: Arguments) -> Arguments:
         others = {group for group, before in run.choices.items() if chosen.get(group, before) != before}
         overrides = [text for text in run.overrides if _key(text) not in left_out]
         overrides = [text for text in overrides if _key(text).partition(".")[0] not in others]
-        if "data" not in others:
+        if run.choices.get("data") == "table" and "data" not in others:
             overrides += _as_chosen(run, {*typed, *map(_key, overrides)})
         _refuse_untyped(overrides, f"{option}={name}", typed, Journal(run.folder).is_own)
         arguments = replace(arguments, inherited=tuple(text for text in overrides if MASK not in text))
     return arguments
 
 
-BY_DATA = ("optimizer", "schedule", "train")
-"""Groups whose option an option of `data` may choose."""
+OF_TABLES = ("optimizer", "schedule", "train")
+"""Groups whose option `data=table` chooses."""
 
 
 def _as_chosen(run: Summary, known: Set[str]) -> list[str]:
-    """Return overrides for what options chose when the run was started, and may choose differently in this version.
+    """Return overrides for what `data=table` chose when the run was started. It may choose differently by now.
 
     Args:
-        run: The earlier run.
+        run: The earlier run, on a table.
         known: Settings and groups that have an override.
     """
-    words = [f"{group}={run.choices[group]}" for group in BY_DATA if group in run.choices and group not in known]
+    words = [f"{group}={run.choices[group]}" for group in OF_TABLES if group in run.choices and group not in known]
     is_auto = run.choices.get("model") == "auto" and "model" not in known
     if is_auto and OmegaConf.select(RunFolder(run.folder).config, "model.network.columns") is None:
         words.append("model.network.columns=mlp")
