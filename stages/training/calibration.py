@@ -93,7 +93,7 @@ def calibrated(trained: Trained, dataset: Dataset, strategy: Strategy, reporter:
     before, after = log_loss(1.0), log_loss(temperature)
     if after >= before:
         temperature, after = 1.0, before
-    for variable in layer.trainable_variables:
+    for variable in layer.weights:  # also of a frozen layer
         variable.assign(variable / temperature)
     metrics = {"train/temperature": temperature, "val/log_loss": before, "val/calibrated_log_loss": after}
     if "label" in (known := columns(1.0)):

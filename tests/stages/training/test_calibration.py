@@ -11,11 +11,13 @@ import pytest
 from stages.evaluation.eval_step import Scorer
 from stages.metrics.classes import LogLoss
 from stages.normalize import normalize
+from stages.reporter import Reporter
 from stages.results import Dataset, Strategy, Trained
 from stages.settings.data import NormalizeSettings
 from stages.settings.model import MlpSettings, TabularSettings, WideAndDeepSettings
 from stages.settings.train import AutoTaskSettings, MultiLabelSettings
 from stages.train import train
+from stages.training.calibration import calibrated
 from tests.stages.experiments import adam, built_of, mirrored, one_device, settings, table_of
 
 ROWS = 900
@@ -66,6 +68,14 @@ def test_a_network_that_is_too_sure_becomes_less_so(network: Any, tmp_path: Path
         last.set_weights([weight * factor for weight in before])
         assert log_loss(found, data) >= metrics["val/calibrated_log_loss"] - 1e-6
         last.set_weights(before)
+
+
+def test_a_frozen_last_layer_is_calibrated(tmp_path: Path) -> None:
+    data = dataset(tmp_path)
+    plain = trained(data, one_device(), MlpSettings(hidden=[64]), calibrate=False)
+    plain.model.network.core.layers[-1].trainable = False
+    found = calibrated(plain, data, one_device(), Reporter())
+    assert log_loss(found, data) == pytest.approx(found.record.metrics["val/calibrated_log_loss"], rel=1e-5)
 
 
 def test_labels_are_calibrated_too(tmp_path: Path) -> None:
