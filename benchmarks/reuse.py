@@ -35,7 +35,7 @@ def mnist(rounds: int) -> Samples:
 
 
 def _tested(outputs: Path) -> dict[str, float]:
-    """Return the test metrics of the newest run that are no times."""
+    """Return the test metrics of the newest run without its times."""
     metrics = summary(outputs)["metrics"]
     times = ("seconds", "_per_second", "milliseconds", "_ms")
     return {name: value for name, value in metrics.items() if name.startswith("test/") and not name.endswith(times)}

@@ -57,7 +57,7 @@ class OnnxFile(Exporter):
 
 
 def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """Replace TensorFlow's Erfc, of which exact GELU is made, by ONNX's Erf: erfc(x) = 1 - erf(x).
+    """Replace TensorFlow's Erfc, which exact GELU consists of, by ONNX's Erf: erfc(x) = 1 - erf(x).
 
     A handler of tf2onnx 1.17, which knows Erf alone.
     """

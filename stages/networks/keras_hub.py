@@ -25,7 +25,7 @@ def keras_hub(
     dropout: float,
     categories: Mapping[str, int] | None = None,
 ) -> keras.Model:
-    """Return a network from images, or from a text and whatever is beside it, to [b, num_classes], float32 or wider.
+    """Return a network from images, or from a text and other columns, to [b, num_classes], float32 or wider.
 
     The preset's backbone, with its weights, is the layer `backbone`; global average pooling of images, or what the
     backbone pools of a text, else the mean over its tokens; dropout and one dense layer follow. BatchNorms take the

@@ -20,7 +20,7 @@ AMPLITUDE = 0.05
 def text_cnn(
     input_shape: Shapes, outputs: int, filters: int, widths: list[int], dropout: float, categories: Mapping[str, int]
 ) -> keras.Model:
-    """Return a network from texts, and whatever is beside them, to float32 [b, outputs], or wider.
+    """Return a network from texts and other columns to float32 [b, outputs], or wider.
 
     Of each filter the greatest value over a text's words is kept. Source: Kim 2014 (arXiv:1408.5882).
 
@@ -48,7 +48,7 @@ def text_cnn(
 def transformer(
     input_shape: Shapes, outputs: int, width: int, blocks: int, dropout: float, categories: Mapping[str, int]
 ) -> keras.Model:
-    """Return a network from texts, and whatever is beside them, to float32 [b, outputs], or wider.
+    """Return a network from texts and other columns to float32 [b, outputs], or wider.
 
     Words attend to words alone, never to what fills a row; the mean over the words is kept. Sources: Vaswani et al.
     2017 (arXiv:1706.03762); normalization before each part, Xiong et al. 2020 (arXiv:2002.04745).

@@ -1,6 +1,5 @@
 """The base class of the engines that take the project's own steps."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -46,10 +45,6 @@ class OwnSteps(Engine):
     def reset(self) -> None:
         """See `Engine`."""
         self.step.sums.reset()
-
-    @abstractmethod
-    def run(self, first_step: int, steps: int) -> dict[str, float]:
-        """See `Engine`."""
 
     def is_of_xla(self, error: tf.errors.OpError) -> bool:
         """See `Engine`."""

@@ -49,7 +49,7 @@ def composed(source: str, folder: Path) -> Callable[..., Dataset]:
 
 
 def own(*overrides: str) -> Dataset:
-    """Return arrays as a source of one's own has them, with the seed of the splits that a command would set."""
+    """Return arrays as a user's own source has them, with the seed of the splits that a command would set."""
     random = np.random.default_rng(1)
     images, labels = random.integers(0, 256, (200, 6, 6, 3), np.uint8), random.integers(0, 2, 200)
     given = dict(override.removeprefix("data.").split("=") for override in overrides if override.startswith("data."))

@@ -129,7 +129,7 @@ WORDS = [f"word{number}" for number in range(40)]
 
 
 def texts(rows: int) -> pd.DataFrame:
-    """Return texts, the last of which is empty, and a number with missing ones and a category beside them."""
+    """Return texts, the last of which is empty, a number with missing values, and a category."""
     random = np.random.default_rng(1)
     chosen = random.choice(WORDS, (rows, 6))
     frame = pd.DataFrame({"review": [" ".join(row) for row in chosen], "size": random.normal(size=rows).round(2)})

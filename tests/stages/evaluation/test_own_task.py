@@ -103,7 +103,7 @@ class Bias(NonNegativeMean):
 
 
 def biased(task: Task) -> Task:
-    """Return the task with models compared by a metric of which less is better."""
+    """Return the task with models compared by a metric that is better if it is lower."""
     return replace(task, metrics=(Bias(),))
 
 

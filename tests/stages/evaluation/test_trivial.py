@@ -39,7 +39,7 @@ def data_of(folder: Path, target: Any, weight: str | None = "w", **columns: Any)
 
 
 def told(data: Dataset, rows: np.ndarray) -> Trivial:
-    """Return what is told of a network whose `Head.rows` returns `rows` for the test split."""
+    """Return what is reported about a network whose `Head.rows` returns `rows` for the test split."""
     found = trivial_of(columns_of(data.test, data.task, rows.astype(np.float32)), data, 0.95)
     assert found is not None
     return found

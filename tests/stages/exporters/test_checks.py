@@ -82,7 +82,7 @@ LAYERS = {
 
 
 def with_layer(image_shape: tuple[int, int, int], num_classes: int, layer: str) -> keras.Model:
-    """Have one of LAYERS in the middle, and an operation that is no layer."""
+    """Have one of LAYERS in the middle, and an operation that is not a layer."""
     images = keras.Input(image_shape)
     values = LAYERS[layer]()(keras.layers.Flatten()(images))
     return keras.Model(images, keras.layers.Dense(num_classes, dtype="float32")(keras.ops.abs(values)))

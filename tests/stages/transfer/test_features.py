@@ -64,7 +64,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
 
 
 def without_last_image(split: Split) -> Split:
-    """Return `split` as a stage of one's own changes it, with digests of what it was."""
+    """Return `split` as a user's own stage changes it, with digests of what it was."""
     images = np.array(split.images[:])
     images[-1] = 0
     return replace(split.with_described(split.described), features={IMAGES: images})
