@@ -20,7 +20,6 @@ from stages.evaluation.paired_tests import MetricDifference, metric_difference
 from stages.features.categories import CategoryFeature
 from stages.features.kinds import Schema, texts_of
 from stages.features.texts import TextFeature
-from stages.metrics.classes import LogLoss
 from stages.metrics.estimates import Columns
 from stages.metrics.metric import Metric
 from stages.metrics.report import some
@@ -30,40 +29,41 @@ from stages.results import Dataset
 SKLEARN = "sklearn"
 
 MOST_ROWS = 100_000
-"""Training rows, evenly spread, that it is fitted to where there are more."""
+"""Maximum number of training rows for the standard model. Of more, evenly spread ones are used."""
 
 MOST_COLUMNS = 500
-"""Numbers of a row that it is fitted to in a bearable time, at most."""
+"""Maximum number of columns for the standard model, which would take too long with more."""
 
 MOST_CATEGORIES = 254
-"""Values of a category that it can tell apart: the most frequent; it takes all others for missing."""
+"""Maximum number of values of a category, the most frequent ones. All others count as missing."""
 
 WORD = r"\w+|[^\w\s]+"
-"""Words of texts, and what stands between them, so that no text but a blank one is without any."""
+"""Tokens of texts: words, and punctuation between them, so only blank texts yield no tokens."""
 
 LEAST = 30
-"""Test examples of which it is told which is better, at least."""
+"""Minimum number of test examples for a verdict."""
 
 LEAST_FOR_LOSS = 100
-"""Minimum number of test examples for a verdict by log loss, which rare mistakes make up."""
+"""Minimum number of test examples for a verdict by a further metric, which depends on rare mistakes."""
 
 MOST_ITERATIONS = 1000
-"""Of the fit of a linear model."""
+"""Maximum number of iterations for a linear model."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """model: in words. values: the baseline's metrics by name. rows: that it was fitted to.
-
-    difference: the network's metric, by which both are compared, minus the baseline's. by_loss: the same of the log
-    loss, where the metric says little.
-    """
+    """A model that a network is compared with."""
 
     model: str
+    """The model in words."""
     values: Mapping[str, float]
+    """The metrics of the model by name."""
     difference: MetricDifference
+    """The primary metric of the network minus that of the model."""
     rows: int
-    by_loss: MetricDifference | None = None
+    """The number of training examples that the model was fitted to."""
+    further: Sequence[MetricDifference] = ()
+    """The same for more metrics, if the primary one can hardly tell models apart."""
 
     prefix: ClassVar[str] = "baseline"
     unclear: ClassVar[str] = "no significant difference"
@@ -72,13 +72,13 @@ class Baseline:
     def metrics(self) -> dict[str, float]:
         """Metrics to record, by their full names."""
         values = dict(self.values)
-        for part in (self.difference, self.by_loss):
-            values |= part.metrics(part.metric) if part is not None else {}
+        for part in (self.difference, *self.further):
+            values |= part.metrics(part.metric)
         return {f"{self.prefix}/{name}": value for name, value in values.items()}
 
     @property
     def verdict(self) -> str:
-        """Whether the network is better, by the test examples: a verb, or `no significant difference`."""
+        """A verb that says whether the network is better on the test examples, or `no significant difference`."""
         return self._verdict(self.difference, LEAST)
 
     def _verdict(self, part: MetricDifference, least: int) -> str:
@@ -96,12 +96,11 @@ class Baseline:
     @property
     def sentence(self) -> str:
         """The verdict, with the difference and its interval."""
-        part, loss = self.difference, self.by_loss
-        said = f"{_clause(self.verdict, 'the network', self.subject)}: {self._scores(part)}"
-        if loss is not None:
-            verdict = _clause(self._verdict(loss, LEAST_FOR_LOSS), "it", "this baseline")
-            said += f"; by {loss.metric}, {verdict}: {self._scores(loss)}"
-        return f"{said} on {part.examples:,} test examples"
+        said = f"{_clause(self.verdict, 'the network', self.subject)}: {self._scores(self.difference)}"
+        for part in self.further:
+            verdict = _clause(self._verdict(part, LEAST_FOR_LOSS), "it", "this baseline")
+            said += f"; by {part.metric}, {verdict}: {self._scores(part)}"
+        return f"{said} on {self.difference.examples:,} test examples"
 
     def _scores(self, part: MetricDifference) -> str:
         theirs = self.values[part.metric]
@@ -110,15 +109,15 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Trivial(Baseline):
-    """The same answer to every example: the mean of the targets, or the majority.
+    """The same prediction for every example: the mean of the targets, or the majority.
 
-    model: in words, up to the number of training examples, which closes its brackets. r2: the network's, of numbers: at
-    or below 0 it does not beat the mean, whatever the interval. no_better: the targets, or labels, of several, whose R²
-    is at most 0, or whose log loss is no lower.
+    `model` ends in an open bracket, which the number of training examples closes.
     """
 
     r2: float | None = None
+    """The R² of a network that predicts numbers. If it is at most 0, the network does not beat the mean."""
     no_better: Sequence[str] = ()
+    """The targets whose R² is at most 0, or the labels whose log loss is not lower, if there are several."""
 
     prefix: ClassVar[str] = "trivial"
     unclear: ClassVar[str] = "does not beat"
@@ -156,9 +155,9 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
     Means and frequencies are those of the training split, by the weights of its examples.
 
     Args:
-        predicted: columns of a file of predictions, of all test examples.
-        dataset: With the task of the network.
-        confidence: Of the interval.
+        predicted: The columns of a file of predictions, for all test examples.
+        dataset: The data set, with the task of the network.
+        confidence: The level of the interval.
     """
     task, train = dataset.task, dataset.train
     trivial = task.view.trivial(task, train)
@@ -167,12 +166,24 @@ def trivial_of(predicted: Columns, dataset: Dataset, confidence: float) -> Trivi
     column = task.view.column
     known = {name: predicted[name] for name in ("weight", "group", column) if name in predicted}
     theirs = {**known, **task.head.columns(trivial.rows(predicted))}
-    values = {metric.name: float(metric.by_example(theirs).mean()) for metric in trivial.metrics}
-    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if trivial.by_loss else None
+    further = _differences(trivial.further, theirs, predicted, confidence)
+    values = {metric.name: _value(metric, theirs) for metric in (*trivial.metrics, *further)}
     difference = _difference(task.comparable[0], theirs, predicted, confidence)
     r2 = task.view.explained_variance(predicted)
     not_beaten = task.view.not_beaten(task.names, predicted, theirs) if len(task.names) > 1 else []
-    return Trivial(trivial.model, values, difference, len(train), by_loss, r2, not_beaten)
+    return Trivial(trivial.model, values, difference, len(train), [*further.values()], r2, not_beaten)
+
+
+def _value(metric: Metric, columns: Columns) -> float:
+    return float(metric.by_example(columns).mean())
+
+
+def _differences(
+    metrics: Sequence[Metric], theirs: Columns, ours: Columns, confidence: float
+) -> dict[Metric, MetricDifference]:
+    """Return the differences in those metrics that are defined: a class may have too few test examples for one."""
+    found = {metric: _difference(metric, theirs, ours, confidence) for metric in metrics}
+    return {metric: part for metric, part in found.items() if not math.isnan(part.difference)}
 
 
 def _difference(metric: Metric, theirs: Columns, ours: Columns, confidence: float) -> MetricDifference:
@@ -187,13 +198,13 @@ def baseline_of(
     """Return the baseline, compared with a network's predictions; None if it supports no column.
 
     It uses the training and the validation split as the network does: it is fitted to one, and the number of trees is
-    chosen on the other. The metric is compared as that of two models is: in pairs, example by example.
+    chosen on the other. The metrics are compared in pairs, example by example.
 
     Args:
-        predicted: Columns of a file of predictions, of all test examples.
-        dataset: With the task of the network.
-        confidence: Of the interval.
-        bins: Of the calibration error.
+        predicted: The columns of a file of predictions, for all test examples.
+        dataset: The data set, with the task of the network.
+        confidence: The level of the interval.
+        bins: The number of bins of the calibration error.
         library: The package for gradient boosting, one of `LIBRARIES`.
     """
     train, test = dataset.train.take(evenly_spread(len(dataset.train), MOST_ROWS)), dataset.test
@@ -206,7 +217,7 @@ def baseline_of(
     }
     if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
         return None
-    task, metric = dataset.task, dataset.task.comparable[0]
+    task = dataset.task
     texts = [name for name, feature in columns.items() if isinstance(feature, TextFeature)]
     fit: Standard = _linear(train, test, columns) if texts else _boosting(library, train, val, test, columns)
     known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.view.column)}
@@ -216,23 +227,33 @@ def baseline_of(
         return None
     theirs = {**known, **standard}
     values = task.view.values(task.comparable, theirs, task.names, confidence, bins)
-    is_imbalanced = task.view.is_imbalanced(task.names, dataset.train)
-    by_loss = _difference(LogLoss(), theirs, predicted, confidence) if is_imbalanced else None
-    return Baseline(fit.name, values, _difference(metric, theirs, predicted, confidence), len(train), by_loss)
+    further = _differences(task.view.further(task.names, dataset.train), theirs, predicted, confidence)
+    values = {**values, **{metric.name: _value(metric, theirs) for metric in further}}
+    difference = _difference(task.comparable[0], theirs, predicted, confidence)
+    return Baseline(fit.name, values, difference, len(train), [*further.values()])
 
 
 class Standard(Protocol):
-    """A standard model, which is fitted when it is asked for predictions of the test rows."""
+    """A standard model, which is fitted when predictions for the test rows are needed."""
 
     @property
     def name(self) -> str:
         """The model in words."""
 
     def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
-        """Return the probabilities of the classes, float32 [n, classes]. targets: Of the rows for the fit, int [m]."""
+        """Return the probabilities of the classes for the test rows, float32 [n, classes].
+
+        Args:
+            targets: The targets of the rows that the model is fitted to, int [m].
+            classes: The number of classes.
+        """
 
     def numbers(self, targets: np.ndarray) -> np.ndarray:
-        """Return predictions, float64 [n]. targets: Of the rows for the fit, float [m]."""
+        """Return predictions for the test rows, float64 [n].
+
+        Args:
+            targets: The targets of the rows that the model is fitted to, float [m].
+        """
 
 
 @dataclass(frozen=True)
@@ -270,7 +291,7 @@ class _Boosted:
                 Rows(columns[kept], targets[place][kept], None if split.weights is None else split.weights[kept])
             )
             begin += len(columns)
-        with warnings.catch_warnings(action="ignore"):  # of a fit that could be closer, which a baseline need not be
+        with warnings.catch_warnings(action="ignore"):  # a baseline need not converge completely
             model = self.fit(parts[0], parts[1], self.are_categories)
         safe_place()
         return model
@@ -278,7 +299,7 @@ class _Boosted:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Models of scikit-learn, and what they are fitted to and asked about: [n, d], sparse where there are texts."""
+    """Models of scikit-learn, with their training and test rows, [n, d], which are sparse if there are texts."""
 
     name: str
     train: Any
@@ -288,7 +309,7 @@ class _Fit:
     regressor: Callable[[], Any]
 
     def probabilities(self, targets: np.ndarray, classes: int) -> np.ndarray:
-        """Return those of the test rows for int targets, float32 [n, classes]."""
+        """See `Standard`."""
         found = np.zeros((self.test.shape[0], classes), np.float32)
         present = np.unique(targets)
         if len(present) == 1:
@@ -298,12 +319,12 @@ class _Fit:
         return found
 
     def numbers(self, targets: np.ndarray) -> np.ndarray:
-        """Return predictions for the test rows, float64 [n]."""
+        """See `Standard`."""
         found: np.ndarray = self._fitted(self.regressor(), targets).predict(self.test)
         return found
 
     def _fitted(self, model: Any, targets: np.ndarray) -> Any:
-        with warnings.catch_warnings(action="ignore"):  # of a fit that could be closer, which a baseline need not be
+        with warnings.catch_warnings(action="ignore"):  # a baseline need not converge completely
             model.fit(self.train, targets, self.weights)
         safe_place()
         return model

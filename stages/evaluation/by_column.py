@@ -15,10 +15,8 @@ from stages.features.categories import CategoryFeature
 from stages.features.encoder import encoding
 from stages.features.kinds import Feature, texts_of
 from stages.features.numbers import NumberFeature
-from stages.metrics.classes import LogLoss
 from stages.metrics.estimates import Columns, Sample
 from stages.metrics.intervals import Result
-from stages.metrics.metric import Metric
 from stages.metrics.report import Section, blank_where_nan
 from stages.networks.complexity import scoring_batch
 from stages.reporter import safe_place
@@ -169,8 +167,7 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     assert dataset.encoder is not None
     task, network, encode = model.task, model.on_one_device().network, encoding(dataset.encoder)
     test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
-    is_imbalanced = task.view.is_imbalanced(task.names, dataset.train)
-    metric: Metric = LogLoss() if is_imbalanced else task.comparable[0]
+    metric = (*task.view.further(task.names, dataset.train), task.comparable[0])[0]
     batch = scoring_batch(network)
     columns, targets = {name: column[:] for name, column in test.features.items()}, test.target_values
 

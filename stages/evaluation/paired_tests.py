@@ -71,7 +71,7 @@ class MetricDifference(Interval):
     @property
     def reason(self) -> str:
         """The reason why there is no interval, if there is none."""
-        return f"equal on all {self.examples:,} examples" if self.examples > 1 else "a label is too rare"
+        return f"equal on all {self.examples:,} examples" if self.difference == 0 else "a class or label is too rare"
 
     @property
     def change(self) -> str:

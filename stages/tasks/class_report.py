@@ -8,11 +8,11 @@ The expected calibration error has none: it is biased upward by about its own sp
 `python -m benchmarks.coverage` measures how often each interval holds the truth.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -113,6 +113,43 @@ class Predicted:
     @property
     def correct(self) -> np.ndarray:
         return self.labels == self.predicted
+
+
+@dataclass(frozen=True)
+class AveragePrecision(Metric):
+    """The average precision of one class against the rest.
+
+    Ranking needs all examples at once, so it is not a function of sums, and training cannot use it.
+    """
+
+    number: int
+    """The class."""
+
+    class_name: str
+
+    span = 1.0
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the metric, with the class."""
+        return f"average_precision/{self.class_name}"
+
+    def of_each(self, columns: Mapping[str, Any], xp: Any) -> Mapping[str, Any]:
+        """Raise TypeError."""
+        raise TypeError(f"{self.name} is not a function of sums")
+
+    def value(self, sums: Mapping[str, Any]) -> float:
+        """Raise TypeError."""
+        raise TypeError(f"{self.name} is not a function of sums")
+
+    def estimate(self, columns: Columns, parts: np.ndarray) -> Estimate:
+        """See `Metric`. Both are nan if fewer than LEAST_OF_CLASS examples are of the class, or of all others."""
+        is_positive = columns["label"] == self.number
+        positives = int(is_positive[parts > 0].sum())
+        if min(positives, int((parts > 0).sum()) - positives) < LEAST_OF_CLASS:
+            return np.nan, np.full(len(parts), np.nan)
+        values, influences = _of_ranking(is_positive, columns["probabilities"][:, self.number], parts)
+        return float(values[1]), influences[1]
 
 
 def report_classes(

@@ -17,7 +17,7 @@ from stages.metrics.estimates import Columns
 from stages.metrics.keras_metric import KerasMetric
 from stages.metrics.metric import Metric
 from stages.metrics.report import Measured, means_of, values_by_name
-from stages.tasks.class_report import Predicted, draw_classes, metrics_of, report_classes
+from stages.tasks.class_report import AveragePrecision, Predicted, draw_classes, metrics_of, report_classes
 from stages.tasks.parts import Head, Loss, Predict, Targets, Trivial, View
 from stages.tasks.task import Task
 
@@ -331,17 +331,19 @@ class ClassView(View):
         """See `View`."""
         return draw_classes(Predicted.of(columns), dataset, settings, folder)
 
-    def is_imbalanced(self, names: Sequence[str], train: Split) -> bool:
+    def further(self, names: Sequence[str], train: Split) -> tuple[Metric, ...]:
         """See `View`."""
-        return bool(means_of(train.target_values, train.weights, len(names)).max() >= IMBALANCED)
+        shares = means_of(train.target_values, train.weights, len(names))
+        rarest = int(shares.argmin())
+        return (LogLoss(), AveragePrecision(rarest, names[rarest])) if shares.max() >= IMBALANCED else ()
 
     def trivial(self, task: Task, train: Split) -> Trivial:
         """Return the majority class, with the shares of the classes as probabilities."""
         shares = means_of(train.target_values, train.weights, len(task.names))
         majority = int(shares.argmax())
         model = f'the majority-class baseline (always "{task.names[majority]}", {100 * shares[majority]:.1f}% of'
-        metrics = (task.comparable[0], LogLoss())
-        return Trivial(model, np.append(shares, majority), metrics, by_loss=self.is_imbalanced(task.names, train))
+        further = self.further(task.names, train)
+        return Trivial(model, np.append(shares, majority), (task.comparable[0], LogLoss()), further)
 
 
 def classification(names: Sequence[str], single_logit: bool = False) -> Task:

@@ -138,7 +138,7 @@ class LabelView(View):
         """Return the share of each label as its probability."""
         model = "the majority baseline (the more frequent value of each label in"
         shares = means_of(train.target_values, train.weights, len(task.names))
-        return Trivial(model, shares, (task.comparable[0], LogLoss()), by_loss=True)
+        return Trivial(model, shares, (task.comparable[0], LogLoss()), further=(LogLoss(),))
 
     def not_beaten(self, names: Sequence[str], ours: Columns, trivial: Columns) -> list[str]:
         """Return the labels whose log loss is not lower."""

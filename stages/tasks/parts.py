@@ -286,8 +286,8 @@ class Trivial:
     metrics: Sequence[Metric]
     """The metrics to report of it."""
 
-    by_loss: bool
-    """Whether the log loss is compared too, because the primary metric can hardly tell models apart."""
+    further: Sequence[Metric] = ()
+    """More metrics to compare, because the primary one can hardly tell models apart."""
 
     def rows(self, columns: Columns) -> np.ndarray:
         """Return the prediction for each of n examples, as `Head.rows` returns them, float32 [n, width].
@@ -356,12 +356,12 @@ class View:
         """
         return []
 
-    def is_imbalanced(self, names: Sequence[str], train: Split) -> bool:
-        """Return whether one class has so many of the training examples that the accuracy can hardly tell models apart.
+    def further(self, names: Sequence[str], train: Split) -> tuple[Metric, ...]:
+        """Return more metrics by which models are compared, because the primary one can hardly tell them apart.
 
-        If so, models are also compared by the log loss.
+        The accuracy hardly can if one class has most of the training examples.
         """
-        return False
+        return ()
 
     def trivial(self, task: Task, train: Split) -> Trivial | None:
         """Return the trivial prediction, learned from the training split; None if there is none."""

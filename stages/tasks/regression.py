@@ -171,9 +171,7 @@ class NumberView(View):
     def trivial(self, task: Task, train: Split) -> Trivial:
         """Return the mean of each target."""
         model = f"the mean baseline (always the mean of {some(task.names)} in"
-        return Trivial(
-            model, means_of(train.target_values, train.weights, len(task.names)), task.comparable, by_loss=False
-        )
+        return Trivial(model, means_of(train.target_values, train.weights, len(task.names)), task.comparable)
 
     def not_beaten(self, names: Sequence[str], ours: Columns, trivial: Columns) -> list[str]:
         """Return the targets whose R² is not above 0."""

@@ -349,7 +349,7 @@ class MaskView(View):
         majority = int(shares.argmax())
         share = f"{100 * shares[majority]:.1f}% of the pixels of"
         model = f'the majority-class baseline (always "{task.names[majority]}", {share}'
-        return MajorityMask(model, shares, task.comparable, by_loss=False)
+        return MajorityMask(model, shares, task.comparable)
 
     def not_beaten(self, names: Sequence[str], ours: Columns, trivial: Columns) -> list[str]:
         """Return the classes whose IoU is not higher."""

@@ -46,7 +46,7 @@ def told(data: Dataset, rows: np.ndarray) -> Trivial:
 
 
 def is_imbalanced(data: Dataset) -> bool:
-    return data.task.view.is_imbalanced(data.task.names, data.train)
+    return bool(data.task.view.further(data.task.names, data.train))
 
 
 def of_class(probabilities: np.ndarray) -> np.ndarray:
@@ -132,10 +132,12 @@ def test_under_imbalance_the_verdict_is_by_the_log_loss_too(tmp_path: Path) -> N
     assert "; by log_loss, it beats this baseline: log_loss 0." in knows.sentence
     assert "% CI −" in knows.sentence
     assert knows.metrics["trivial/log_loss_difference_high"] < 0
+    assert "; by average_precision/bad, it beats this baseline: average_precision/bad 1 vs 0.0" in knows.sentence
+    assert knows.metrics["trivial/average_precision/bad_difference_low"] > 0.5
     beside = baseline_of(columns_of(data.test, data.task, of_class(sure).astype(np.float32)), data, 0.95, 15)
     assert beside is not None
     assert "; by log_loss, " in beside.sentence
-    assert "baseline/log_loss_difference" in beside.metrics
+    assert beside.metrics.keys() >= {"baseline/log_loss_difference", "baseline/average_precision/bad_difference"}
 
     model = built_of(MlpSettings(hidden=[4]), data, one_device())
     found_importance = importance_of(model, data, 0.95)
