@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.metrics import accuracy_score, f1_score, log_loss, root_mean_squared_error
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, log_loss, root_mean_squared_error
 
 from stages.evaluate import evaluate
 from stages.evaluation.baseline import Trivial, baseline_of, trivial_of
@@ -72,7 +72,9 @@ def test_it_is_the_mean_the_majority_and_the_frequencies_of_training(tmp_path: P
     found = told(data, of_class(np.eye(2)[test.target_values]))
     accuracy = accuracy_score(test.targets, answers.argmax(axis=1), sample_weight=test.weights)
     loss = log_loss(test.targets, answers, sample_weight=test.weights)
-    assert found.values == pytest.approx({"accuracy": accuracy, "log_loss": loss}, rel=1e-6)
+    ranked = average_precision_score(test.targets == 0, answers[:, 0], sample_weight=test.weights)
+    expected = {"accuracy": accuracy, "log_loss": loss, "average_precision/bad": ranked}
+    assert found.values == pytest.approx(expected, rel=1e-6)
     assert f'(always "ok", {100 * answers[0].max():.1f}% of 400 training examples): accuracy' in found.sentence
 
     data = data_of(tmp_path, ["hot", "wet"], weight, hot=(FRAME.age > -1).astype(int), wet=(FRAME.age > 1).astype(int))
