@@ -37,7 +37,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "EMA in use": {"optimizer": AVERAGED, "network": NORMAL},
     "EMA in use, last epoch": {"optimizer": AVERAGED, "network": NORMAL, "restore_best": False},
     "balanced classes, smoothed labels": {
-        "optimizer": kinds.AdamWSettings(learning_rate=0.001, epsilon=1e-5), "class_weights": "balanced",
+        # A smaller epsilon would enlarge the rounding of small gradients, which differs between processors.
+        "optimizer": kinds.AdamWSettings(learning_rate=0.001, epsilon=1e-2), "class_weights": "balanced",
         "label_smoothing": 0.1,
     },
 }  # fmt: skip
