@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar
 
 import tensorflow as tf
 
@@ -19,6 +18,7 @@ from stages.augmentations.mixing import Mixing
 from stages.augmentations.transforms import Example, Transform
 from stages.errors import UserError
 from stages.features.images import images_of
+from stages.features.kinds import IMAGES
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.data import AugmentSettings
@@ -86,8 +86,10 @@ def augment(dataset: Dataset, settings: AugmentSettings, reporter: Reporter | No
         raise UserError(problem, "", "augment.mixup=0 augment.cutmix=0")
     transforms: list[Transform] = []
     if settings.changes:
-        ends = {name: image.ends for name, image in images.items()}
-        transforms.append(Augmentation(settings, ends, ignored))
+        transforms += [Augmentation(settings, name, image.ends, ignored) for name, image in images.items()]
+    if settings.mixes and len(dataset.features) > 1:
+        problem = "augment.mixup and augment.cutmix mix images alone, but there are other columns"
+        raise UserError(problem, "", "augment.mixup=0 augment.cutmix=0")
     if settings.mixes:
         task = dataset.task
         transforms.append(Mixing(settings.mixup, settings.cutmix, tuple(images), task.targets.soften, len(task.names)))
@@ -153,15 +155,23 @@ class RandAugment:
 
 @dataclass(frozen=True)
 class Augmentation(Transform):
-    """Changes the images of an example, and a target that is a mask of them, by the same random numbers."""
+    """Changes one image of an example, and a target that is its mask, by the same random numbers.
 
-    purpose: ClassVar[str] = "augment"
+    The numbers of each image of an example are its own.
+    """
 
     settings: AugmentSettings
-    ends: Mapping[str, tuple[float, float]]
-    """The inputs that are images, with the range of their pixels."""
+    name: str = IMAGES
+    """The input that is changed."""
+    ends: tuple[float, float] = (0.0, 255.0)
+    """The range of its pixels."""
     ignored_pixel: int | None = None
     """The value of the target's pixels that come from outside of the mask. None: the target is not a mask."""
+
+    @property
+    def purpose(self) -> str:  # type: ignore[override]  # of a class that changes several features
+        """See `Transform`."""
+        return "augment" if self.name == IMAGES else f"augment {self.name}"
 
     @property
     def randoms(self) -> int:
@@ -173,13 +183,11 @@ class Augmentation(Transform):
 
     @tf.autograph.experimental.do_not_convert  # it has no loops, and rewriting it takes seconds
     def __call__(self, example: Example, numbers: tf.Tensor) -> Example:
-        inputs = dict(example.inputs)
-        for name, ends in self.ends.items():
-            inputs[name] = Changes(self.settings, ends)(inputs[name], numbers)
+        changed = Changes(self.settings, self.ends)(example.inputs[self.name], numbers)
         targets = example.targets
         if self.ignored_pixel is not None:
             targets = Changes(self.settings).of_masks(targets, numbers, self.ignored_pixel)
-        return example._replace(inputs=inputs, targets=targets)
+        return example._replace(inputs={**example.inputs, self.name: changed}, targets=targets)
 
 
 @dataclass(frozen=True)

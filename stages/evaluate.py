@@ -127,7 +127,7 @@ def _beside(
     if settings.slices:
         sections.append(slices_of(columns, tested, settings))
     is_wanted = is_quick(dataset) if settings.importance is None else settings.importance
-    if is_wanted and dataset.encoder is not None:
+    if is_wanted and dataset.images is None:
         sections.append(importance_of(model, dataset, settings.confidence))
     return baseline, sections
 

@@ -13,6 +13,7 @@ from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, compare, table
 from stages.exporters.exporter import Exporter
 from stages.exporters.saved_model import SavedModel
+from stages.features.images import ImageFeature
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Exported, Model, Record, Trained
 from stages.settings.results import ExportSettings, SavedModelSettings
@@ -103,7 +104,10 @@ def _exported(paths: Mapping[str, Path], rows: list[Compared], formats: Path, da
     others = {name: path for name, path in paths.items() if name != first}
     own = () if first == "saved_model" else (paths[first],)
     record = Record(metrics=metrics, files={"export": (*own, *others.values(), formats)})
-    dtypes = {name: f"{one.dtype}{list(one.shape) or ''}" for name, one in dataset.features.items()}
+    dtypes = {
+        name: one.kind if isinstance(one, ImageFeature) else f"{one.dtype}{list(one.shape) or ''}"
+        for name, one in dataset.features.items()
+    }
     columns = {} if images is not None else dtypes
     return Exported(paths[first], shape, dataset.task.names, difference, record, first, others, columns)
 

@@ -14,8 +14,10 @@ from stages.checkpoints.saved import digests_of_run, known_examples
 from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
 from stages.features.encoder import edges, sizes
+from stages.features.images import ImageFeature, images_of
 from stages.features.texts import TextFeature
 from stages.networks.complexity import flops, write_summary
+from stages.networks.encoders import Encoder, encoders_of, join_encoders
 from stages.networks.joined import TableFacts
 from stages.networks.keras_internals import (
     all_layers,
@@ -29,7 +31,7 @@ from stages.networks.keras_internals import (
 from stages.networks.model_parallel import place
 from stages.networks.precision import cast_exactly, keras_floats, set_layer_policies
 from stages.networks.random_layers import prepare_random_layers
-from stages.networks.rescaling import facts, for_pixels_of, with_scaling
+from stages.networks.rescaling import facts, for_pixels_of, recorded, with_scaling
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Normalization, Record, Strategy
 from stages.seeds import derive
@@ -72,17 +74,21 @@ def model(
     task = chosen_task(dataset.task, chosen, dataset.train.targets).of_network(settings.outputs)
     function = import_target(str(target_of(settings.network)))
     arguments = arguments_of(settings.network)
-    scaling = _scaling(function, arguments, dataset, reporter or Reporter())
+    encoders = encoders_of(dataset.features, settings.encoders, takes_vectors(function))
+    scalings = {
+        name: _scaling(encoders.get(name, Encoder(function, arguments)), name, images, dataset, reporter or Reporter())
+        for name, images in images_of(dataset.features).items()
+    }
 
     def build(placed: bool, policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
         with keras_floats(policy):
             if patterns:
                 reset_names()  # a network that is built again has the same
-            network = _build(function, arguments, dataset, task.head)
+            network = _build(function, arguments, dataset, task.head, encoders, settings.encoder_width)
             set_layer_policies(network, patterns)
             if placed and layers is not None:
                 network = place(network, strategy.devices, layers)
-            return _scaled(scaling, dataset, network, policy)
+            return _scaled(scalings, dataset, network, policy)
 
     def build_on_one_device(policy: str = own, patterns: Mapping[str, str] = patterns) -> keras.Model:
         with tf.device("/cpu:0"):
@@ -116,7 +122,7 @@ def model(
         "policy": own,
         "tf32": tf32,
         **({"preset": content_digest(arguments["preset"])} if isinstance(settings.network, KerasHubSettings) else {}),
-        **(facts(scaling) if scaling not in (None, dataset.normalization) else {}),
+        **recorded({name: one for name, one in scalings.items() if one != dataset.scalings.get(name)}),
     }
     is_of_run = settings.weights not in ("none", "imagenet")
     trained_on = digests_of_run(Path(settings.weights).expanduser()) if is_of_run else None
@@ -147,29 +153,29 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
     return Record(params={**counts, **params}, files=files, summary={"parameters": counts["parameters"], **facts})
 
 
-def _scaling(
-    function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, reporter: Reporter
-) -> Normalization | None:
-    """Return the scaling of pixels: the one that the network's function declares, unless the user chooses another.
+def takes_vectors(function: Callable[..., keras.Model]) -> bool:
+    """Return whether a function builds one of the project's networks of columns, which take vectors, not images."""
+    parameters = signature(function).parameters
+    return function.__module__.startswith("stages.networks.") and bool({"categories", "table"} & {*parameters})
 
-    None without images.
 
-    A function declares it by an attribute `preprocessing`: another function, of the same settings, that returns the
-    Normalization of RGB pixels of 0 to 255, or None.
+def _scaling(encoder: Encoder, name: str, images: ImageFeature, dataset: Dataset, reporter: Reporter) -> Normalization:
+    """Return the scaling of a feature: the one that its network declares, unless the user chooses another.
+
+    A network's function declares it by an attribute `preprocessing`: another function, of the same settings, that
+    returns the Normalization of RGB pixels of 0 to 255, or None.
     """
-    if dataset.images is None:
-        return None
-    preprocessing = getattr(function, "preprocessing", None)
-    required = preprocessing(**arguments) if preprocessing is not None else None
+    chosen = dataset.scalings.get(name, Normalization())
+    preprocessing = getattr(encoder.function, "preprocessing", None)
+    required = preprocessing(**encoder.arguments) if preprocessing is not None else None
     if required is None:
-        return dataset.normalization
-    of_network = for_pixels_of(required, dataset)
-    chosen = dataset.normalization
+        return chosen
+    of_network = for_pixels_of(required, images)
     if chosen.automatic:
         return of_network
     if facts(chosen) != facts(of_network):
-        name = arguments.get("name", getattr(function, "__name__", "the network"))
-        reporter.log(f"{name} was made for pixels that are scaled differently; normalize=auto scales them that way")
+        network = encoder.arguments.get("name", getattr(encoder.function, "__name__", "the network"))
+        reporter.log(f"{network} was made for pixels that are scaled differently; normalize=auto scales them that way")
     return chosen
 
 
@@ -202,18 +208,26 @@ def _tf32(strategy: Strategy, policy: str, reporter: Reporter) -> str:
     return "on" if is_set and is_supported else "off"
 
 
-def _build(
-    function: Callable[..., keras.Model], arguments: Mapping[str, Any], dataset: Dataset, head: Head
+def _build(  # everything that a network is built from
+    function: Callable[..., keras.Model],
+    arguments: Mapping[str, Any],
+    dataset: Dataset,
+    head: Head,
+    encoders: Mapping[str, Encoder],
+    width: int,
 ) -> keras.Model:
-    """Return the network that a function builds.
+    """Return the network that a function builds, behind the encoders of images and texts, if there are any.
 
     The function is called with the shape of the inputs and the number of outputs. If it has a parameter `categories`
     or `output_shape`, it also receives the sizes of the vocabularies or the shape of the outputs of an example, such as
     that of a map.
     """
     name = f"{function.__module__}.{getattr(function, '__name__', '')}"
-    shapes = {key: tuple(spec.shape[1:]) for key, spec in spec_of(dataset).inputs.items()}
+    specs = spec_of(dataset).inputs
     categories = sizes(dataset.features)
+    built = _built(encoders, {name: specs[name] for name in encoders}, width, categories)
+    shapes = {key: (width,) if key in built else tuple(spec.shape[1:]) for key, spec in specs.items()}
+    categories = {key: count for key, count in categories.items() if key not in built}
     shape = shapes if len(shapes) > 1 or categories else next(iter(shapes.values()))
     keep_names(shapes)
     parameters = signature(function).parameters
@@ -221,7 +235,7 @@ def _build(
     is_of_columns = taken is not None or "table" in parameters
     kind = "image" if not is_of_columns else "text" if taken is not None and taken.default is taken.empty else ""
     lacks = {
-        "image": dataset.images is None,
+        "image": not images_of(dataset.features),
         "text": not any(isinstance(one, TextFeature) for one in dataset.features.values()),
     }
     if function.__module__.startswith("stages.networks.") and lacks.get(kind):
@@ -229,6 +243,9 @@ def _build(
         problem = f"{name} requires {kind}s, but {dataset.name} has {given}"
         raise UserError(problem, "a network for these features", "model=auto")
     if function.__module__.startswith("stages.networks."):
+        if kind == "image" and len(shapes) > 1:
+            problem = f"{name} takes one image and nothing else, but {dataset.name} has {', '.join(shapes)}"
+            raise UserError(problem, "a network of columns, in which each image has an encoder", "model=auto")
         _refuse_other_shape(name, parameters.get("output_shape"), head)
     if isinstance(shape, dict) and taken is not None:
         arguments = {**arguments, "categories": categories}
@@ -246,7 +263,29 @@ def _build(
         ) from error
     if not isinstance(network, keras.Model):
         raise UserError(f"{name} returned {network!r:.100}", "a keras.Model", "return keras.Model(inputs, outputs)")
-    return network
+    return join_encoders(network, built, _inputs(specs)) if built else network
+
+
+def _built(
+    encoders: Mapping[str, Encoder], specs: Mapping[str, tf.TensorSpec], width: int, categories: Mapping[str, int]
+) -> dict[str, keras.Model]:
+    """Return the networks of the encoders."""
+    networks = {}
+    for name, encoder in encoders.items():
+        shape = tuple(specs[name].shape[1:])
+        try:
+            networks[name] = encoder.build(name, shape, width, categories.get(name))
+        except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+            raise UserError(
+                f"the encoder of {name}, of shape {shape}, cannot be built ({one_line(error)})",
+                f"a network that returns a vector of {width} numbers, and inputs that are large enough for its layers",
+                "model.encoders={}",
+            ) from error
+    return networks
+
+
+def _inputs(specs: Mapping[str, tf.TensorSpec]) -> dict[str, keras.KerasTensor]:
+    return {name: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in specs.items()}
 
 
 def _refuse_other_shape(name: str, output_shape: Parameter | None, head: Head) -> None:
@@ -268,7 +307,7 @@ def _refuse_other_shape(name: str, output_shape: Parameter | None, head: Head) -
         raise UserError(problem, "a network that returns one vector per image", "model=auto")
 
 
-def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Model, policy: str) -> keras.Model:
+def _scaled(scalings: Mapping[str, Normalization], dataset: Dataset, network: keras.Model, policy: str) -> keras.Model:
     """Return `network` behind its inputs and the layer that scales its pixels.
 
     Raises:
@@ -277,13 +316,13 @@ def _scaled(scaling: Normalization | None, dataset: Dataset, network: keras.Mode
     specs = spec_of(dataset).inputs
     named = ", ".join(specs)
     fix = f"keras.Input({', '.join(str(tuple(spec.shape[1:])) for spec in specs.values())})"
-    whole = [str(value.dtype) for value in inputs_of(network) if "float" not in str(value.dtype)]
-    if whole and scaling is not None:
+    of_images = [value for value in inputs_of(network) if len(specs) == 1 or value.name in scalings]
+    whole = [str(value.dtype) for value in of_images if "float" not in str(value.dtype)]
+    if whole and scalings:
         problem = f"the network has an input of dtype {whole[0]}, but scaled pixels are float32"
         raise UserError(problem, "an input of dtype float32", fix)
-    inputs = {name: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in specs.items()}
     try:
-        return with_scaling(scaling, inputs, network, policy)
+        return with_scaling(scalings, _inputs(specs), network, policy)
     except ValueError as error:  # Keras' error for inputs that do not fit
         shapes = ", ".join(f"{name} of shape {tuple(spec.shape[1:])}" for name, spec in specs.items())
         expected = f"{'a single input, ' if len(specs) == 1 else 'inputs by name: '}{shapes}"

@@ -11,8 +11,9 @@ from stages.declared import declare
 from stages.errors import UserError
 from stages.features.drift import with_bins
 from stages.features.encoder import NAME, learn_encoder, restore_encoder, save_encoder, saved_features
+from stages.features.images import ImageFeature, images_of
 from stages.networks.keras_internals import keep_names
-from stages.networks.rescaling import after, facts, restore_scaling, save_scaling
+from stages.networks.rescaling import after, recorded, restore_scaling, save_scaling
 from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
 from stages.settings.data import NormalizeSettings
@@ -40,35 +41,45 @@ def normalize(
     Raises:
         UserError: for `imagenet` with images of other than 1 or 3 channels.
     """
-    images = dataset.images
-    if images is None:
+    images = images_of(dataset.features)
+    scalings = {name: _scaling_of(name, feature, dataset, settings) for name, feature in images.items()}
+    dataset = dataclasses.replace(dataset, scalings=scalings)
+    if dataset.images is None:
         keep_names(dataset.features)
-        return learn_encoder(dataset, settings, cache, reporter or Reporter())
+        dataset = learn_encoder(dataset, settings, cache, reporter or Reporter())
+    else:
+        features = with_bins(dataset.features, dataset.train.features)
+        dataset = dataclasses.replace(dataset, features=features, record=Record())
+    return dataclasses.replace(dataset, record=Record({**dataset.record.params, **recorded(scalings)}))
+
+
+def _scaling_of(name: str, images: ImageFeature, dataset: Dataset, settings: NormalizeSettings) -> Normalization:
+    """Return the scaling of a feature that is images."""
     low, high = images.ends
     to_one = Normalization((1.0 / (high - low),), (-low / (high - low),))
     if settings.method in ("auto", "rescale"):
-        scaling = dataclasses.replace(to_one, automatic=settings.method == "auto")
-    elif settings.method == "standardize":
-        mean, std = dataset.train.described.mean_and_std
+        return dataclasses.replace(to_one, automatic=settings.method == "auto")
+    if settings.method == "standardize":
+        mean, std = dataset.train.described.mean_and_std(name)
         std = np.where(std < 1e-6, 1.0, std)  # a constant channel is not scaled
-        scaling = Normalization(tuple(1.0 / std), tuple(-mean / std))
-    elif settings.method == "imagenet":
+        return Normalization(tuple(1.0 / std), tuple(-mean / std))
+    if settings.method == "imagenet":
         mean, std = np.array(IMAGENET_MEAN), np.array(IMAGENET_STD)
-        if images.shape[-1] == 1:
+        if images.channels == 1:
             mean, std = mean.mean(keepdims=True), std.mean(keepdims=True)
-        elif images.shape[-1] != 3:
-            problem = f"normalize=imagenet does not support images with {images.shape[-1]} channels"
+        elif images.channels != 3:
+            problem = f"normalize=imagenet does not support images with {images.channels} channels"
             raise UserError(problem, "1 or 3 channels", "normalize=standardize")
-        scaling = after(to_one, Normalization(tuple(1.0 / std), tuple(-mean / std)))
-    else:
-        scaling = Normalization()
-    features = with_bins(dataset.features, dataset.train.features)
-    return dataclasses.replace(dataset, features=features, normalization=scaling, record=Record(params=facts(scaling)))
+        return after(to_one, Normalization(tuple(1.0 / std), tuple(-mean / std)))
+    return Normalization()
 
 
 def _save(dataset: Dataset, folder: Path) -> None:
     """Write how the features of `dataset` become what a network takes, and how its targets are answered."""
-    (save_scaling if dataset.encoder is None else save_encoder)(dataset, folder)
+    if dataset.scalings:
+        save_scaling(dataset, folder)
+    if dataset.images is None:
+        save_encoder(dataset, folder)
     (folder / TARGETS).write_text(json.dumps(dataset.task.targets.learnt))
 
 
@@ -76,8 +87,8 @@ def _restore(saved: Path, dataset: Dataset, reporter: Reporter | None = None, ca
     """Return `dataset` as the run prepared its own, whose values and vocabularies a trained model keeps."""
     dataset = _with_targets(saved, dataset)
     if dataset.images is None:
-        return restore_encoder(saved, dataset, cache, reporter or Reporter())
-    return restore_scaling(saved, dataset)
+        dataset = restore_encoder(saved, dataset, cache, reporter or Reporter())
+    return restore_scaling(saved, dataset) if images_of(dataset.features) else dataset
 
 
 def with_kinds(settings: Any, saved: Path) -> Any:

@@ -136,10 +136,11 @@ class Dataset:
     fingerprint: str
     """32 hexadecimal digits that change if any value, target or split changes."""
     encoder: keras.Model | None = None
-    """Converts raw features, [b, ...] by name, to the input of the network: one tensor, or several by name. None if the
-    network takes raw features."""
-    normalization: Normalization = Normalization()
-    """Scaling of images, applied by the first layer of the network."""
+    """Converts the raw features that are not images, [b, ...] by name, to inputs of the network, by name. None if there
+    are none, or the network takes them raw."""
+    scalings: Mapping[str, Normalization] = dataclasses.field(default_factory=dict)
+    """The scaling of each feature that is images, by its name, applied by the first layers of the network. Others stay
+    as they are."""
     transforms: tuple[Transform, ...] = ()
     """Random changes of the training examples, in order."""
     record: Record = Record()
@@ -289,8 +290,8 @@ class Exported:
     others: Mapping[str, Path] = field(default_factory=dict)
     """Further files by their formats, which are artifacts of the run."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """For tables and texts: the dtypes of the model's arguments, by name. Vectors have a length, such as `float64[5]`.
-    Empty for images."""
+    """For tables and texts: the dtypes of the model's arguments, by name. Vectors have a length, such as `float64[5]`,
+    and encoded images are `image`. Empty for images alone."""
     answers: Mapping[str, str] = field(default_factory=dict)
     """The dtypes of the model's outputs, by name."""
     license: str | None = None

@@ -10,7 +10,13 @@ from pipeline.config.experiment import Experiment
 from pipeline.config.schemas import SCHEMAS
 from pipeline.system import machine
 from stages.settings.data import AugmentSettings, DigitsSettings, ImagesSettings
-from stages.settings.model import ApplicationSettings, KerasHubSettings, ModelSettings, NetworkSettings
+from stages.settings.model import (
+    ApplicationSettings,
+    KerasHubSettings,
+    ModelSettings,
+    NetworkSettings,
+    encoder_settings,
+)
 from stages.settings.results import EvaluateSettings, ExportSettings
 from stages.settings.strategy import (
     CentralStorageSettings,
@@ -117,10 +123,11 @@ class Settings:
 
     @property
     def may_have_backbone(self) -> bool:
-        """Whether the network may have a layer `backbone`. Only two of this project's networks have one."""
-        network: Any = self.model.network
-        is_custom = not isinstance(network, NetworkSettings) or network._target_ != type(network)._target_
-        return is_custom or isinstance(network, (ApplicationSettings, KerasHubSettings))
+        """Whether a network may have a layer `backbone`. Only two of this project's networks have one."""
+        encoders = [encoder_settings(name, value) for name, value in self.model.encoders.items()]
+        networks: list[Any] = [self.model.network, *encoders]
+        are_custom = [not isinstance(one, NetworkSettings) or one._target_ != type(one)._target_ for one in networks]
+        return any(are_custom) or any(isinstance(one, (ApplicationSettings, KerasHubSettings)) for one in networks)
 
     @property
     def has_tpu(self) -> bool:

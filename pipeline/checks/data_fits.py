@@ -6,6 +6,7 @@ import zipfile
 from pipeline.config.experiment import Experiment
 from stages.errors import UserError
 from stages.settings.arrays import ArraysSettings
+from stages.settings.by_rows import has_columns, is_mixed
 from stages.settings.data import (
     AugmentSettings,
     DataSettings,
@@ -46,12 +47,11 @@ def check_data(experiment: Experiment) -> None:
     if takes and all(lacking[kind] for kind in takes):
         problem = f"model={experiment.choices.get('model')} requires {' or '.join(takes)}, but {name} has none"
         raise UserError(problem, "a network that fits the data", "model=auto")
+    _check_encoders(experiment, data, model, takes)
     normalize = experiment.of("normalize", NormalizeSettings)
     if normalize is not None and normalize.tokenizer is not None and all(lacking.values()):
         raise UserError(f"normalize.tokenizer requires texts, but {name} has none", "", "normalize.tokenizer=null")
-    augment = experiment.of("augment", AugmentSettings)
-    if augment is not None and lacking["images"] and (augment.changes or augment.mixes):
-        raise UserError(f"augment requires images, but {name} has none", "augment=none", _without_changes(augment))
+    _check_augment(experiment, data, name, lacking["images"])
     task = model.task if model and isinstance(model.task, TaskSettings) else None
     classes = _classes_of(data)
     if classes is not None and task is not None:
@@ -62,6 +62,51 @@ def check_data(experiment: Experiment) -> None:
         isinstance(data, TableSettings) and experiment.from_stage is None
     ):  # otherwise a trained model determines the target
         check_target(data)
+
+
+def _check_augment(experiment: Experiment, data: DataSettings, name: str, lacks_images: bool) -> None:
+    """Refuse an augmentation of images that the data does not have, and mixing of images among other columns."""
+    augment = experiment.of("augment", AugmentSettings)
+    if augment is None:
+        return
+    if lacks_images and (augment.changes or augment.mixes):
+        raise UserError(f"augment requires images, but {name} has none", "augment=none", _without_changes(augment))
+    if augment.mixes and isinstance(data, TableSettings) and is_mixed(data):
+        problem = "augment.mixup and augment.cutmix do not support images among other columns"
+        raise UserError(problem, "images alone", "augment.mixup=0 augment.cutmix=0")
+
+
+def _check_encoders(
+    experiment: Experiment, data: DataSettings, model: ModelSettings | None, takes: tuple[str, ...]
+) -> None:
+    """Refuse a network of images alone for images among other columns, and encoders of other columns.
+
+    Args:
+        experiment: The experiment.
+        data: The settings of the data; only tables are checked.
+        model: The settings of the model.
+        takes: The kinds of inputs of the network; empty if it accepts any.
+    """
+    if not isinstance(data, TableSettings) or model is None:
+        return
+    mixed, declared = is_mixed(data), data.declared
+    if mixed and takes == ("images",):
+        option = experiment.choices.get("model")
+        problem = f"model={option} takes one image and nothing else, but the table has other columns, too"
+        expected = "model=auto, in which each image has an encoder, or data.only_images=true for one column of images"
+        raise UserError(problem, expected, f"model=auto model.encoders.{data.images[0]}=cnn_photo")
+    for column in model.encoders:
+        kind = declared.get(column)
+        usable = [name for name, one in declared.items() if one in ("image", "text")]
+        if column in data.header.columns and kind not in ("image", "text"):
+            problem = f"model.encoders.{column}: the column {column} is not declared as an image or a text"
+            raise UserError(problem, f"one of these columns: {', '.join(usable) or 'none'}", "model.encoders={}")
+        if column not in data.header.columns:
+            raise UserError(f"model.encoders.{column}: there is no column {column}", usable, "model.encoders={}")
+    if model.encoders and not mixed and (data.images or not has_columns(vars(data))):
+        column = next(iter(model.encoders))
+        problem = f"model.encoders.{column}: {column} is the only feature, which model=<option> takes itself"
+        raise UserError(problem, "a column among others", "model.encoders={}")
 
 
 def _check_map(experiment: Experiment, network: NetworkSettings, has_masks: bool) -> None:

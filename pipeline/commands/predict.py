@@ -44,4 +44,5 @@ main.add_argument("--json", action="store_true", help="print one line of JSON pe
 main.add_argument(
     *("-o", "--output"), type=Path, metavar="PATH", help="Parquet or CSV file to write (tables), or folder of masks"
 )
+main.add_argument("--root", type=Path, metavar="FOLDER", help="folder of images that a table names (default: its own)")
 main.add_argument("--tracking-uri", help="MLflow server of models:/… (default: the database in --outputs)")

@@ -84,6 +84,8 @@ def _as_chosen(run: Summary, known: Set[str]) -> list[str]:
     is_auto = run.choices.get("model") == "auto" and "model" not in known
     if is_auto and OmegaConf.select(RunFolder(run.folder).config, "model.network.columns") is None:
         words.append("model.network.columns=mlp")
+    if "data.only_images" not in known and OmegaConf.select(RunFolder(run.folder).config, "data.only_images") is None:
+        words.append("data.only_images=true")
     return words
 
 

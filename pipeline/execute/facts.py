@@ -18,7 +18,7 @@ from pipeline.provenance.identity import WITHOUT_EFFECT, is_among
 from pipeline.runs.finding import debug_kind
 from pipeline.runs.summary import UNITS, Summary, scored
 from stages.errors import printable
-from stages.settings.by_rows import has_columns, training_rows
+from stages.settings.by_rows import has_columns, is_mixed, training_rows
 from stages.settings.data import DataSettings
 from stages.settings.table import TableSettings
 from stages.settings.train import TrainSettings
@@ -71,7 +71,8 @@ def _patience(experiment: Experiment) -> int:
     train, data = experiment.of(TRAIN, TrainSettings), experiment.of("load", DataSettings)
     if train is None:
         return 0
-    patience = train.patience(has_images=data is None or not data.is_without_images)
+    is_table = isinstance(data, TableSettings) and is_mixed(data)
+    patience = train.patience(has_images=data is None or not (data.is_without_images or is_table))
     return patience if patience < train.all_epochs else 0
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeline.checks.registry import as_declared
 from pipeline.config.experiment import Experiment
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import PrunedError
 from pipeline.decide.plan import PlannedStage
+from pipeline.execute.example import input_example
 from pipeline.execute.facts import model_card
 from pipeline.execute.reporter import RunReporter, kind
 from pipeline.redaction import redact, redact_file
@@ -315,10 +314,7 @@ class StageRunner:
             export.mkdir(exist_ok=True)
             data = [result for result in self._results.values() if isinstance(result, Dataset)][-1:]
             for dataset in data:
-                example: Any = {name: column[:1].tolist() for name, column in dataset.test.features.items()}
-                if dataset.images is not None:
-                    example = dataset.test.images[:1].astype(np.float32).tolist()
-                atomic_write(export / INPUT_EXAMPLE, json.dumps({"inputs": example}))
+                atomic_write(export / INPUT_EXAMPLE, json.dumps({"inputs": input_example(dataset)}))
             atomic_write(export / CARD, str(redact(model_card(self.summary, models[0], *data))))
             self.tracker.artifact(export / CARD)
         for model in models:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.command_line.command import print_error, print_warning, say
-from pipeline.serving import models
+from pipeline.serving import models, signatures
 from pipeline.serving.masks import MASK, Masks
 from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
@@ -32,11 +32,13 @@ def predict(options: argparse.Namespace) -> int:
         UserError: If the model was not found, or a table or an option does not fit it.
     """
     loaded = models.load(models.saved_model(options.model, options.tracking_uri, options.outputs))
-    files = list(_files(options.files, models.suffixes_of(loaded)))
+    files = list(_files(options.files, signatures.suffixes_of(loaded)))
     drift = models.drift_of(loaded)
-    if models.accepts_columns(loaded):
+    if options.root is not None and not signatures.images_among_columns(loaded):
+        raise UserError(f"--root={options.root} requires a model of tables with images", "a command without --root")
+    if signatures.accepts_columns(loaded):
         try:
-            code = _predict_tables(loaded, models.reading_settings(loaded, files), options, drift)
+            code = _predict_tables(loaded, models.reading_settings(loaded, files, options.root), options, drift)
         except UserError as error:
             if "data." in error.fix:  # this command has no settings: files are read as in training
                 raise UserError(error.problem, f"{error.expected}, as in training") from error
@@ -46,7 +48,7 @@ def predict(options: argparse.Namespace) -> int:
         raise UserError(problem, "a model of tables, or a folder for the masks of a model of masks", "--json")
     else:
         code = _classify_images(loaded, files, options, drift)
-    for line in drift.sentences("these rows" if models.accepts_columns(loaded) else "these images"):
+    for line in drift.sentences("these rows" if signatures.accepts_columns(loaded) else "these images"):
         print_warning(line)
     return code
 

@@ -24,7 +24,8 @@ from pipeline.internals.mlflow import scoring_app
 from pipeline.runs.summary import one_line
 from pipeline.serving import models
 from pipeline.serving.masks import MASK
-from pipeline.serving.models import BYTES
+from pipeline.serving.rows import arguments_of
+from pipeline.serving.signatures import BYTES, accepts_columns
 from pipeline.system import environment
 from pipeline.system.machine import HOST
 from pipeline.tracking.params import EXAMPLES
@@ -98,6 +99,7 @@ def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
     """Return the ASGI application that serves the SavedModel in `folder`.
 
     POST /invocations accepts pixels, columns or texts, as MLflow's scoring server does, and returns the predictions.
+    Images among other columns are JPEG, PNG, BMP, GIF or WebP in base64.
     POST /images exists if the model accepts encoded images. It accepts one JPEG, PNG, BMP, GIF or WebP, or JSON
     {"images": [<base64>, …]}, and returns class, score and probabilities of each, or its mask.
     GET /ping returns 200 once the model is loaded.
@@ -110,7 +112,7 @@ def build_app(folder: Path, hosts: Sequence[str] = ()) -> Any:
     watch = Watch(models.drift_of(loaded))
     with environment.quiet_stderr():
         app = scoring_app(predictor(loaded, watch), _texts, one_line)
-    if BYTES in loaded.signatures:
+    if BYTES in loaded.signatures and not accepts_columns(loaded):
         _take_images(app, models.encoded_function(loaded), watch)
     app.add_middleware(Guard, names=(*OWN_NAMES, *hosts))
     return app
@@ -200,7 +202,7 @@ def predictor(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
         loaded: The SavedModel.
         watch: Counts the rows.
     """
-    settings, accepts_columns = models.reading_settings(loaded), models.accepts_columns(loaded)
+    settings, is_table = models.reading_settings(loaded), accepts_columns(loaded)
     pyarrow = import_module("pyarrow")
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
     wrong = (
@@ -212,12 +214,12 @@ def predictor(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
         if _is_over.get(Event()).is_set():
             raise exception("the request has already ended")
         try:
-            arguments = models.arguments_of(loaded, settings, watch.drift, data)
-            outputs = (models.prediction_columns if accepts_columns else models.outputs_of)(loaded, arguments)
+            arguments = arguments_of(loaded, settings, watch.drift, data)
+            outputs = (models.prediction_columns if is_table else models.outputs_of)(loaded, arguments)
         except wrong as error:  # columns of different lengths, or none; images of a different shape
             raise exception(str(error)) from error
         watch.count(lambda: watch.drift.add(arguments))
-        if accepts_columns:
+        if is_table:
             return pyarrow.table(outputs).to_pylist()
         return outputs[MASK] if MASK in outputs else max(outputs.values(), key=np.ndim)
 

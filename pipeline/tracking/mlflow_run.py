@@ -6,32 +6,27 @@ Each call may be repeated: if the process dies after sending an entry and before
 import json
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from time import time
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import mlflow.pyfunc
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, ModelSignature
-from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipeline.internals.mlflow import default_store, requirements_unchecked
+from pipeline.internals.mlflow import default_store
 from pipeline.internals.mlflow_monitor import Monitor
 from pipeline.tracking import views
-from pipeline.tracking.params import CARD, INPUT_EXAMPLE, model_name, shape_of
+from pipeline.tracking.mlflow_model import column_schema, tensor_schema, write_model
+from pipeline.tracking.params import CARD, model_name, shape_of
 from pipeline.tracking.store import Store, is_duplicate
 from pipeline.tracking.stored_run import StoredRun
 from stages.evaluation.predictions import CLASSES, compare_predictions, metadata_of
@@ -151,10 +146,12 @@ class MlflowRun(StoredRun):
         if str(logged.status) != "READY":
             with tempfile.TemporaryDirectory() as folder:
                 model = Model(run_id=self.run_id, model_id=logged.model_id)
-                signature = ModelSignature(_tensor(*image_shape), _tensor(*shape_of(answers, len(class_names))))
+                signature = ModelSignature(
+                    tensor_schema(*image_shape), tensor_schema(*shape_of(answers, len(class_names)))
+                )
                 if columns:
-                    signature = ModelSignature(_columns(columns), _columns(answers) if answers else None)
-                _write_model(model, signature, class_names, self.spec.folder / path, Path(folder))
+                    signature = ModelSignature(column_schema(columns), column_schema(answers) if answers else None)
+                write_model(model, signature, class_names, self.spec.folder / path, Path(folder))
                 self._client.log_model_artifacts(logged.model_id, folder)
             self._client.finalize_logged_model(logged.model_id, "READY")
         run = self._client.get_run(self.run_id)
@@ -245,58 +242,6 @@ def _active(client: Any, run_id: str) -> Any:
 def _by_folder(client: Any, experiment: str, key: str) -> Any:
     runs = client.search_runs([experiment], f"tags.{FOLDER} = '{key}'", max_results=1)
     return runs[0] if runs else None
-
-
-REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
-"""Packages that are needed to load the model and to predict with it. Their dependencies are not listed."""
-
-
-def _write_model(model: Model, signature: ModelSignature, classes: Sequence[str], saved: Path, folder: Path) -> None:
-    """Write an MLflow model around the SavedModel in `saved`: flavors `tensorflow` and `python_function`.
-
-    `mlflow.tensorflow.log_model` saves a Keras 3 model as `.keras`, never as a SavedModel, and needs a live object and
-    an active run. This function copies the files that the export stage has checked, so the tracked model is the one
-    whose predictions were compared with the trained model's. It adds an example of the model's input.
-
-    The signature for images has no names: unscaled pixels float32 [N, H, W, C], and probabilities float32 [N, classes].
-    MLflow would pass named inputs as a dict, which no module accepts. For tables, inputs and outputs are named, and
-    MLflow calls the signature `serving_default`, which maps a data frame to a data frame.
-    """
-    os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")  # else MLflow adds this project to the requirements
-    example = saved.parent / INPUT_EXAMPLE
-    is_named = signature.inputs.has_input_names()
-    served = {"model_type": "tf1-estimator", "meta_graph_tags": ["serve"], "signature_def_key": "serving_default"}
-    flavor = served if is_named else {"model_type": "tf2-module"}
-    model.add_flavor("tensorflow", code=None, saved_model_dir="tf2model", **flavor)
-    with requirements_unchecked():
-        mlflow.pyfunc.save_model(
-            str(folder),
-            loader_module="mlflow.tensorflow",
-            mlflow_model=model,
-            signature=signature,
-            input_example=_example(example, signature.inputs) if example.is_file() else None,
-            pip_requirements=[f"{name}=={metadata.version(name)}" for name in REQUIRED],
-            metadata={"class_names": list(classes)},
-        )
-    shutil.copytree(saved, folder / "tf2model")
-    model.model_size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    model.save(str(folder / "MLmodel"))
-
-
-def _example(path: Path, inputs: Schema) -> Any:
-    """Return the example of a model's input in the file `path`: an array of pixels, or a data frame."""
-    content = json.loads(path.read_text())["inputs"]
-    return pd.DataFrame(content) if inputs.has_input_names() else np.array(content, np.float32)
-
-
-def _columns(dtypes: Mapping[str, str]) -> Schema:
-    """Return the schema of columns with the given dtypes, such as `string`. Unknown dtypes become arrays of numbers."""
-    kinds = {"float64": DataType.double, "float32": DataType.double, "int64": DataType.long, "string": DataType.string}
-    return Schema([ColSpec(kinds.get(dtype, Array(DataType.double)), name) for name, dtype in dtypes.items()])
-
-
-def _tensor(*shape: int) -> Schema:
-    return Schema([TensorSpec(np.dtype(np.float32), (-1, *shape))])
 
 
 LONGEST_DESCRIPTION = 5000

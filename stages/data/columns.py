@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -91,21 +91,20 @@ WORKERS = os.cpu_count() or 1
 
 @dataclass(frozen=True)
 class Described:
-    """digests: uint64 [N], equal where all features are.
-
-    moments: each image's mean and mean square by channel, float64 [N, 2, C]; C is 0 without images.
-    """
+    """What is known of examples after reading them once."""
 
     digests: np.ndarray
-    moments: np.ndarray
+    """uint64 [N], equal where all features are."""
+    moments: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """The mean and the mean square of each image by channel, float64 [N, 2, C], by the names of features."""
 
     def of(self, rows: np.ndarray | slice) -> "Described":
-        return Described(self.digests[rows], self.moments[rows])
+        """Return what is known of `rows`."""
+        return Described(self.digests[rows], {name: moments[rows] for name, moments in self.moments.items()})
 
-    @property
-    def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and std of all pixels by channel, float64 [C] each; images are all of one size."""
-        mean, square = self.moments.mean(axis=0)
+    def mean_and_std(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and std of all pixels of a feature by channel, float64 [C] each; its images are of one size."""
+        mean, square = self.moments[name].mean(axis=0)
         return mean, np.sqrt(np.maximum(square - np.square(mean), 0.0))
 
 
@@ -116,20 +115,27 @@ def chunk_of(image_shape: tuple[int, ...]) -> int:
 
 def describe(features: Mapping[str, Column]) -> Described:
     """Return digests of all examples and moments of their images, reading a few at a time."""
-    columns = [features[name] for name in sorted(features)]
-    images = columns[0]
-    if len(columns) > 1 or len(images.shape) != 4:
-        return describe_rows(columns, [None] * len(columns))
+    names = sorted(features)
+    images = {name: describe_images(features[name]) for name in names if len(features[name].shape) == 4}
+    moments = {name: of_images for name, (_, of_images) in images.items()}
+    columns = [images[name][0] if name in images else features[name] for name in names]
+    is_alone = len(images) == len(columns) == 1
+    return Described(columns[0][:] if is_alone else digests_of_rows(columns, [None] * len(columns)), moments)
+
+
+def describe_images(images: Column) -> tuple[np.ndarray, np.ndarray]:
+    """Return a digest of each image, uint64 [N], and its moments, float64 [N, 2, C], reading a few at a time."""
     count = images.shape[0]
     step = max(1, chunk_of(images.shape[1:]) // (2 * WORKERS))  # an image may be too little for a task
     with ThreadPoolExecutor(WORKERS) as pool:
         starts = range(0, max(count, 1), step)
         parts = list(pool.map(lambda start: describe_block(images[start : start + step]), starts))
-    return Described(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("digests", "moments")))
+    digests, moments = zip(*parts, strict=True)
+    return np.concatenate(digests), np.concatenate(moments)
 
 
-def describe_rows(columns: Sequence[Column], texts: Sequence[Sequence[str] | None]) -> Described:
-    """Return digests of the rows of columns, [N, ...].
+def digests_of_rows(columns: Sequence[Column], texts: Sequence[Sequence[str] | None]) -> np.ndarray:
+    """Return digests of the rows of columns, [N, ...], uint64 [N].
 
     Args:
         texts: of each column, those that its numbers stand for; None: it has values of its own.
@@ -144,11 +150,10 @@ def describe_rows(columns: Sequence[Column], texts: Sequence[Sequence[str] | Non
             part = part + 0 if part.dtype.kind in "fiu" else part  # of numbers -0.0 is 0.0
             values += [*part.T] if words is None else [pd.Categorical.from_codes(part[:, 0], words)]
         parts.append(pd.util.hash_pandas_object(pd.DataFrame(dict(enumerate(values))), index=False).to_numpy())
-    digests = np.concatenate(parts)
-    return Described(digests, np.empty((len(digests), 2, 0)))
+    return np.concatenate(parts)
 
 
-def describe_block(images: np.ndarray) -> Described:
+def describe_block(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return digests and moments of a few images, whatever others are described with them.
 
     A digest is 64 bits of BLAKE2 of an image's bytes: among a million others, a wrong match has odds of 1 in 4e7.
@@ -158,4 +163,4 @@ def describe_block(images: np.ndarray) -> Described:
     ones = np.ones(height * width)  # products of matrices are twice as fast as `sum`; whole numbers have the same bits
     sums = np.stack([ones @ wide, ones @ np.square(wide)], axis=1)
     digests = b"".join(hashlib.blake2b(image, digest_size=8).digest() for image in np.ascontiguousarray(images))
-    return Described(np.frombuffer(digests, "<u8"), sums / (height * width))
+    return np.frombuffer(digests, "<u8"), sums / (height * width)

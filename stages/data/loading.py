@@ -187,8 +187,8 @@ MOST_LISTED = 10_000
 AT_ONCE = 8
 """Blocks for each thread that are read before the next ones are asked for."""
 
-_Block = tuple[list[Example | Invalid], np.ndarray, Described]
-"""Examples, the images of those that can be used, uint8 [n, H, W, C], and what is known of these."""
+_Block = tuple[list[Example | Invalid], np.ndarray, tuple[np.ndarray, np.ndarray]]
+"""Examples, the images of those that can be used, uint8 [n, H, W, C], and the digests and moments of these."""
 
 
 def load(
@@ -237,7 +237,7 @@ class Prepared:
     def __init__(self, contents: Contents, fits: bool) -> None:
         arrays = contents.arrays
         self.numbers = arrays["numbers"]
-        self.described = Described(arrays["digests"], arrays["moments"])
+        self.described = Described(arrays["digests"], {IMAGES: arrays["moments"]})
         self.invalid = [Invalid(*example) for example in contents.facts["invalid"]]
         images = arrays[_IMAGES][: len(self.numbers)]
         self.images: Column = images if fits else Streamed.of(images)
@@ -293,7 +293,7 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     size = max(1, chunk_of(source.image_shape) // (4 * WORKERS))  # an image may be too little for a task
     count = 0
     results: list[int | Invalid] = []
-    described: list[Described] = []
+    described: list[tuple[np.ndarray, np.ndarray]] = []
     values = np.zeros(IGNORED + 1, bool)
     for block, pixels, part in _in_order(partial(_read_block, source), source.blocks(size)):
         _refuse([result for result in block if isinstance(result, Invalid)], on_error, len(block))
@@ -308,8 +308,8 @@ def _contents(source: Source, on_error: str, reporter: Reporter, folder: Path | 
     labels = {number: result for number, result in enumerate(results) if not isinstance(result, Invalid)}
     arrays = {_IMAGES: images, "numbers": np.array(list(labels), np.int64)}
     arrays |= {"labels": np.array(list(labels.values()), np.int32)} if masks is None else {_MASKS: masks}
-    for name in ("digests", "moments"):
-        arrays[name] = np.concatenate([getattr(part, name) for part in described])
+    for name, parts in zip(("digests", "moments"), zip(*described, strict=True), strict=True):
+        arrays[name] = np.concatenate(parts)
     facts: dict[str, Any] = {
         "invalid": [dataclasses.astuple(result) for result in results if isinstance(result, Invalid)]
     }

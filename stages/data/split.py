@@ -55,6 +55,8 @@ class Split:
     """Inputs of the network that an encoder has computed from the features; see `with_encoded`."""
     groups: np.ndarray | None = None
     """The number of the group of each example, int64 [N]; None if examples are independent of each other."""
+    is_table: bool = False
+    """Whether the examples are rows of a table, which `numbers` identify, whatever columns are used."""
 
     @classmethod
     def of_images(cls, images: Column, labels: np.ndarray, **others: Any) -> Split:
@@ -120,6 +122,7 @@ class Split:
             numbers=self.numbers[rows] if self.numbers is not None else None,
             files=[self.files[int(row)] for row in rows] if self.files is not None else None,
             groups=self.groups[rows] if self.groups is not None else None,
+            is_table=self.is_table,
         )
         if self.cached is not None and self.cached.is_of(self.features):
             taken_split = taken_split.with_described(self.cached.value.of(rows))

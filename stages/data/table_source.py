@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
@@ -10,12 +10,13 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow.compute as pc
 
-from stages.data.columns import Column, Streamed
+from stages.data.columns import Column, Described, Streamed
 from stages.data.free_memory import memory_for_data
 from stages.data.profiles import Profile, refuse_texts, scan
+from stages.data.split import Split
 from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
 from stages.errors import UserError
-from stages.features.kinds import Feature
+from stages.features.kinds import Feature, Schema
 from stages.features.schema import feature_of
 from stages.reporter import Reporter
 from stages.settings.folders import SPLITS
@@ -109,6 +110,24 @@ class TableSource:
         values = Streamed.of(self.arrays[name])
         texts = np.array(self.texts[name], object) if name in self.texts else None
         return values if texts is None else replace(values, read=lambda rows: texts[values[rows]], dtype=texts.dtype)
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Columns with several numbers per row, vectors or images, in addition to those of a table."""
+
+    columns: Mapping[str, Column]
+    features: Callable[[Split], Schema]
+    """Return the description of the columns from the training split."""
+    described: Mapping[str, Described] = field(default_factory=dict)
+    """What is known of each column of images, by the feature's name, if they were read."""
+    files: Sequence[str] | None = None
+    """The file of each row, if it has one."""
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any column has images."""
+        return any(len(column.shape) == 4 for column in self.columns.values())
 
 
 def feature_of_column(column: ColumnFacts) -> Feature:
@@ -294,7 +313,7 @@ def _left_out(column: str, settings: TableSettings) -> str:
         return "not in data.features"
     if isinstance(settings, TrainedTableSettings) and column not in settings.declared:
         return "not used in training"
-    return "not used with images" if settings.image not in (None, column) else ""
+    return "by data.only_images" if settings.is_beside_images(column) else ""
 
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:

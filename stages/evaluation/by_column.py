@@ -13,6 +13,7 @@ from stages.evaluation.predictions import columns_of
 from stages.evaluation.slice_tests import slice_tests
 from stages.features.categories import CategoryFeature
 from stages.features.encoder import encoding
+from stages.features.images import images_of
 from stages.features.kinds import Feature, texts_of
 from stages.features.numbers import NumberFeature
 from stages.metrics.estimates import Columns, Sample
@@ -53,7 +54,7 @@ def check_settings(task: Task, dataset: Dataset, settings: EvaluateSettings) -> 
         expected = "a task with a metric that has influences"
         raise UserError(problem, expected, "evaluate.slices=[] evaluate.importance=false")
     if settings.importance and dataset.images is not None:
-        problem = "evaluate.importance=true requires a table: images have no columns"
+        problem = "evaluate.importance=true requires several columns, not images alone"
         raise UserError(problem, "", "evaluate.importance=false")
     check_slices(dataset, settings.slices)
 
@@ -148,13 +149,13 @@ REPEATS = 3
 """Permutations of each column."""
 
 MOST_COLUMNS = 100
-"""Columns of a table of which it is told unasked: seconds, where none is a text."""
+"""Columns of a table of which it is told unasked: seconds, where none is a text or an image."""
 
 
 def is_quick(dataset: Dataset) -> bool:
-    """Return whether it takes seconds: few columns, and none a text, whose networks compute much."""
+    """Return whether it takes seconds: few columns, and no texts or images, whose networks compute much."""
     kinds = [feature.kind for feature in dataset.features.values()]
-    return 1 < len(kinds) <= MOST_COLUMNS and "text" not in kinds
+    return 1 < len(kinds) <= MOST_COLUMNS and not {"text", "image"} & {*kinds}
 
 
 def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
@@ -164,8 +165,9 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
 
     Source: Breiman, Random Forests, Machine Learning 45, 2001; the permutations are always the same.
     """
-    assert dataset.encoder is not None
-    task, network, encode = model.task, model.on_one_device().network, encoding(dataset.encoder)
+    task, network = model.task, model.on_one_device().network
+    encode = encoding(dataset.encoder) if dataset.encoder is not None else lambda columns, rows: {}
+    images = [*images_of(dataset.features)]
     test = dataset.test.take(evenly_spread(len(dataset.test), ROWS))
     metric = (*task.view.further(task.names, dataset.train), task.comparable[0])[0]
     batch = scoring_batch(network)
@@ -175,10 +177,14 @@ def importance_of(model: Model, dataset: Dataset, confidence: float) -> Section:
     def predict(inputs: dict[str, tf.Tensor], targets: tf.Tensor) -> tf.Tensor:
         return task.head.rows(targets, network(network_input(inputs), training=False))
 
+    def inputs(given: dict[str, np.ndarray], rows: slice) -> dict[str, tf.Tensor]:
+        pixels = {name: tf.cast(given[name][rows], tf.float32) for name in images}
+        return {**encode(given, rows), **pixels}
+
     def of_examples(permuted: dict[str, np.ndarray]) -> np.ndarray:
         given = {**columns, **permuted}
         slices = [slice(start, start + batch) for start in range(0, len(test), batch)]
-        parts = [predict(encode(given, rows), tf.constant(targets[rows])) for rows in slices]
+        parts = [predict(inputs(given, rows), tf.constant(targets[rows])) for rows in slices]
         answers = np.concatenate(parts)
         safe_place()
         values = metric.by_example(columns_of(test, task, np.nan_to_num(answers))).astype(np.float64)

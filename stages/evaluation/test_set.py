@@ -47,7 +47,9 @@ def validation_facts(dataset: Dataset, network: "keras.Model") -> dict[str, obje
 def digest_of(split: Split) -> str:
     """Return a digest of the examples' numbers (or files), targets and weights, in order: 32 hexadecimal digits."""
     content = hashlib.blake2b(digest_size=16)
-    content.update("\n".join(split.files).encode(errors="surrogateescape") if split.files else numbers_of(split).data)
+    is_of_files = split.files is not None and not split.is_table
+    named = "\n".join(split.files or ()).encode(errors="surrogateescape")
+    content.update(named if is_of_files else numbers_of(split).data)
     for block in blocks_of(split.targets):
         content.update(np.ascontiguousarray(block).data)
     content.update(b"" if split.weights is None else np.ascontiguousarray(split.weights).data)

@@ -12,6 +12,8 @@ import keras
 from stages.data.examples import network_input
 from stages.errors import UserError
 from stages.exporters.exporter import LOADER, Exporter
+from stages.features.encoder import network_inputs
+from stages.features.images import images_of
 from stages.networks.keras_internals import all_layers, one_line
 from stages.results import Dataset, Model
 
@@ -38,8 +40,13 @@ class KerasFile(Exporter):
         answers = model.task.head.as_layers(network.outputs[0])
         classifier = keras.Model(network.input, answers, name=network.name)
         if dataset.encoder is not None:
-            encoded = network_input(dataset.encoder(dataset.encoder.input))
-            classifier = keras.Model(dataset.encoder.input, classifier(encoded), name=f"encoded_{network.name}")
+            images = {
+                name: keras.Input(one.shape, dtype=one.argument, name=name)
+                for name, one in images_of(dataset.features).items()
+            }
+            raw = {**dataset.encoder.input, **images}
+            encoded = network_input(network_inputs(dataset.encoder, raw))
+            classifier = keras.Model(raw, classifier(encoded), name=f"encoded_{network.name}")
         if unknown := _unknown_to_keras(classifier):
             raise UserError(
                 f"this network cannot be saved as a .keras file that Keras loads without your code ({unknown})",

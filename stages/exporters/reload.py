@@ -87,8 +87,9 @@ def _saved_model(path: str) -> Predict:
     def predict(features: Any) -> np.ndarray:
         columns = _named(features, names)
         are_bytes = all(column.dtype == np.uint8 for column in columns.values())
-        serve = model.signatures["serve_uint8" if are_bytes else "serving_default"]
-        return _answer(serve(**{name: tf.constant(column) for name, column in columns.items()}))
+        serve = model.signatures["serve_uint8" if are_bytes and len(columns) == 1 else "serving_default"]
+        dtypes = {name: spec.dtype for name, spec in serve.structured_input_signature[1].items()}
+        return _answer(serve(**{name: tf.constant(column, dtypes[name]) for name, column in columns.items()}))
 
     return predict
 

@@ -11,6 +11,8 @@ from stages.data.decode import decode
 from stages.data.examples import network_dtype, network_input, spec_of
 from stages.exporters.exporter import LOADER, Exporter
 from stages.features.drift import trained_on
+from stages.features.encoder import network_inputs
+from stages.features.images import ImageFeature, images_of
 from stages.features.kinds import IMAGES
 from stages.results import Dataset, Model
 
@@ -38,7 +40,8 @@ class Serving(tf.Module):
         serving_default: an argument for each feature, by its name; `images`, unscaled pixels, are float32 [N, H, W, C].
         serve_uint8(images): uint8 [N, H, W, C]. Only where the data's images are uint8, or their pixels 0 to 255.
         serve_bytes(encoded): string [N], each a JPEG or PNG of any size; it becomes pixels by the function of the
-            training. Only for images of 1 or 3 channels.
+            training. Only for images of 1 or 3 channels. If there are other features, it has the arguments of
+            `serving_default` instead, with encoded images, string [N], in place of pixels.
 
     `class_names` are UTF-8, string [classes], in the order of the probabilities; `trained_on` is JSON, string [], of
     what the columns were like in training, and `reading` of how their table was read.
@@ -60,7 +63,7 @@ class Serving(tf.Module):
         }
         self.encoder = dataset.encoder
         if dataset.encoder is not None:
-            encode = tf.function(lambda columns: dataset.encoder(columns), autograph=False)
+            encode = tf.function(lambda columns: network_inputs(dataset.encoder, columns), autograph=False)
             self.__dict__["encode"] = encode.get_concrete_function(specs)
         # Past __setattr__, which would track them: the traced functions alone are saved, the network once.
         self.__dict__["dataset"], self.__dict__["task"] = dataset, model.task
@@ -72,14 +75,15 @@ class Serving(tf.Module):
 
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
         """Trace the functions, and return the signatures by their names."""
-        images = self.dataset.images
+        alone, images = self.dataset.images, images_of(self.dataset.features)
         functions: dict[str, Any] = {"serving_default": (self._serve, self.specs)}
-        if images is not None:
-            if images.dtype == "uint8" or images.ends == (0.0, 255.0):
-                specs = {IMAGES: tf.TensorSpec((None, *images.shape), tf.uint8, IMAGES)}
-                functions["serve_uint8"] = self._serve, specs
-            if images.shape[-1] in (1, 3):
-                functions["serve_bytes"] = self._serve_bytes, tf.TensorSpec((None,), tf.string, name="encoded")
+        if alone is not None and (alone.dtype == "uint8" or alone.ends == (0.0, 255.0)):
+            specs = {IMAGES: tf.TensorSpec((None, *alone.shape), tf.uint8, IMAGES)}
+            functions["serve_uint8"] = self._serve, specs
+        if images and all(image.channels in (1, 3) for image in images.values()):
+            encoded = {name: tf.TensorSpec((None,), tf.string, name=name) for name in images}
+            spec = tf.TensorSpec((None,), tf.string, name="encoded") if alone else {**self.specs, **encoded}
+            functions["serve_bytes"] = self._serve_bytes, spec
         for function, spec in functions.values():
             if function == self._serve:
                 self.__call__.get_concrete_function(network_input(spec))
@@ -93,20 +97,23 @@ class Serving(tf.Module):
         return self._answers(features if isinstance(features, dict) else dict.fromkeys(self.dataset.features, features))
 
     def _answers(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        inputs: Any = features if self.encoder is None else self.encode(features)
-        if not isinstance(inputs, dict):
-            inputs = dict.fromkeys(spec_of(self.dataset).inputs, inputs)
+        inputs = features if self.encoder is None else self.encode(features)
         return self.predict({name: tf.cast(value, network_dtype(value.dtype)) for name, value in inputs.items()})
 
     def _serve(self, features: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         answers, head = self._answers(features), self.task.head
         return {head.answer: answers, **head.explained(answers, self.class_names)}
 
-    def _serve_bytes(self, encoded: tf.Tensor) -> dict[str, tf.Tensor]:
-        images = self.dataset.images
-        assert images is not None
-        low, high = images.ends
-        pixels = decode(encoded, images.shape, images.resize)
-        if (low, high) != (0.0, 255.0):
-            pixels = tf.cast(pixels, tf.float32) * ((high - low) / 255) + low
-        return self._serve({IMAGES: pixels})
+    def _serve_bytes(self, features: Any) -> dict[str, tf.Tensor]:
+        images = images_of(self.dataset.features)
+        given = features if isinstance(features, dict) else dict.fromkeys(images, features)
+        return self._serve({name: _pixels(one, images[name]) if name in images else one for name, one in given.items()})
+
+
+def _pixels(encoded: tf.Tensor, images: ImageFeature) -> tf.Tensor:
+    """Return the pixels of encoded images, string [n], in the range that they have in training."""
+    low, high = images.ends
+    pixels = decode(encoded, images.shape, images.resize)
+    if (low, high) != (0.0, 255.0):
+        pixels = tf.cast(pixels, tf.float32) * ((high - low) / 255) + low
+    return tf.cast(pixels, tf.float32)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from stages.data.columns import Column
-from stages.features.images import images_of
+from stages.features.images import ImageFeature, images_of
 from stages.features.kinds import ROWS, Feature, Schema
 from stages.features.schema import feature_of
 
@@ -75,11 +75,14 @@ class Drift:
         """Count rows, evenly spread if there are many.
 
         Args:
-            columns: Columns by the names of features. Other columns are not counted.
+            columns: Columns by the names of features; images may be encoded. Other columns are not counted.
         """
         for name, feature in self._features.items():
             if name in columns and columns[name].shape[0]:
-                self._count(name, feature.measured(columns[name]))
+                if isinstance(feature, ImageFeature) and len(columns[name].shape) == 1:
+                    self._count_encoded(name, feature, columns[name].tolist())
+                else:
+                    self._count(name, feature.measured(columns[name]))
 
     def _count(self, name: str, measured: np.ndarray) -> None:
         bins = self._features[name].trained_on
@@ -90,9 +93,15 @@ class Drift:
     def add_encoded(self, images: Sequence[bytes]) -> None:
         """Count encoded images as training decodes them. Images that cannot be decoded are not counted."""
         for name, feature in images_of(self._features).items():
-            if self._decoder and feature.resize and self.rows < ROWS:  # models of earlier versions lack `resize`
-                decoded = self._decoder(feature.shape, feature.resize)(images)
-                self._count(name, np.array([one.mean() / 255 for one in decoded if isinstance(one, np.ndarray)]))
+            self._count_encoded(name, feature, images)
+
+    def _count_encoded(self, name: str, feature: ImageFeature, images: Sequence[bytes]) -> None:
+        if self._decoder and feature.resize and self._counted(name) < ROWS:  # earlier versions lack `resize`
+            decoded = self._decoder(feature.shape, feature.resize)(images)
+            self._count(name, np.array([one.mean() / 255 for one in decoded if isinstance(one, np.ndarray)]))
+
+    def _counted(self, name: str) -> int:
+        return int(np.sum(self._counts.get(name, 0)))
 
     def moved(self) -> dict[str, float]:
         """Return the columns that have moved with their indices, the farthest first."""

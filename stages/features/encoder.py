@@ -47,7 +47,7 @@ def edges(schema: Schema) -> list[tuple[float, ...]]:
 
 
 def encoder_of(schema: Schema) -> keras.Model:
-    """Return a functional model from raw columns, each [b, ...], to tensors.
+    """Return a functional model from raw columns, each [b, ...] and none of images, to tensors.
 
     NUMBERS, float32 [b, d], has what features encode as numbers: each number, and each element of a vector, minus its
     mean, divided by its std, computed in float64, with the median for a missing one; a 1 if one is missing, provided
@@ -75,7 +75,10 @@ Encode = Callable[[Mapping[str, Column], Any], dict[str, np.ndarray]]
 
 
 def encoding(encoder: keras.Model) -> Encode:
-    """Return a function from columns and some rows to their tensors as arrays, by a graph like that of the export."""
+    """Return a function from columns and some rows to their tensors as arrays, by a graph like that of the export.
+
+    Images and other columns that the encoder does not take are left out.
+    """
     given = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in encoder.input.items()}
     graph = tf.function(partial(encoder, training=False), autograph=False, input_signature=[given])
 
@@ -101,35 +104,50 @@ def learn_encoder(dataset: Dataset, settings: NormalizeSettings, cache: Path | N
     Raises:
         UserError: If a feature cannot be encoded or learned from, or a tokenizer has not one text.
     """
-    others = {feature.kind for feature in dataset.features.values() if not feature.is_encodable}
-    if others:
-        problem = f"{dataset.name} has features of the kind {', '.join(sorted(others))}, which cannot be encoded"
-        raise UserError(problem, "only numbers, vectors, categories and texts")
     texts_of = [name for name, feature in dataset.features.items() if isinstance(feature, TextFeature)]
     if settings.tokenizer is not None and len(texts_of) != 1:
         listed = f" ({', '.join(texts_of)})" if texts_of else ""
         problem = f"{settings.tokenizer} requires one text column, but {dataset.name} has {len(texts_of)}{listed}"
         raise UserError(problem, "one text column", "model=auto")
-    learned = learn(dataset.features, dataset.train.features, settings)
-    features = with_bins(learned, dataset.train.features)
-    encoded = with_encoder(dataset, encoder_of(learned), features, cache, reporter)
-    width = sum(column.shape[1] if len(column.shape) > 1 else 1 for column in encoded.train.inputs.values())
+    learned = learn(encodable(dataset.features), dataset.train.features, settings)
+    features = with_bins({**dataset.features, **learned}, dataset.train.features)
+    encoded = with_encoder(dataset, encoder_of(learned) if learned else None, features, cache, reporter)
+    columns = [column for name, column in encoded.train.inputs.items() if name not in dataset.scalings]
+    width = sum(column.shape[1] if len(column.shape) > 1 else 1 for column in columns)
     return replace(encoded, record=Record({"width": width}))
 
 
+def encodable(schema: Schema) -> dict[str, Feature]:
+    """Return the features that an encoder takes: all but images, which a network takes as they are."""
+    return {name: feature for name, feature in schema.items() if feature.is_encodable}
+
+
+def network_inputs(encoder: keras.Model | None, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the network's inputs of raw columns, [b, ...] by name: those that the encoder returns, and images."""
+    if encoder is None:
+        return dict(columns)
+    given = {name: columns[name] for name in encoder.input}
+    return {**encoder(given), **{name: column for name, column in columns.items() if name not in given}}
+
+
 def with_encoder(
-    dataset: Dataset, encoder: keras.Model, features: Schema, cache: Path | None, reporter: Reporter
+    dataset: Dataset, encoder: keras.Model | None, features: Schema, cache: Path | None, reporter: Reporter
 ) -> Dataset:
-    """Return the data set with its splits encoded by `encoder`, which was built from `features`."""
-    block = min(BLOCK, *(feature.block for feature in features.values())) if features else BLOCK
+    """Return the data set with its splits encoded by `encoder`, which was built from `features`. Images stay."""
+    if encoder is None:
+        return replace(dataset, features=features)
+    names = [*encodable(features)]
+    block = min(BLOCK, *(features[name].block for name in names))
     tensors = partial(_tensors, encoding(encoder), block)
 
     def encoded(split: Split) -> Split:
         place = None
-        if cache is not None and not all(isinstance(column, np.ndarray) for column in split.features.values()):
+        columns = {name: split.features[name] for name in names}
+        if cache is not None and not all(isinstance(column, np.ndarray) for column in columns.values()):
             key = hashlib.sha256(split.described.digests.tobytes() + _described(features).encode()).hexdigest()[:32]
             place = cache / f"encoded-{key}"
-        return split.with_encoded(_encoded(partial(tensors, split), place, reporter))
+        images = {name: column for name, column in split.features.items() if name not in columns}
+        return split.with_encoded({**_encoded(partial(tensors, columns), place, reporter), **images})
 
     return dataset.with_each_split(encoded, encoder=encoder, features=features)
 
@@ -148,25 +166,26 @@ def _encoded(
     return {name: Streamed.of(array) for name, array in entry.arrays.items()}
 
 
-def _tensors(encode: Encode, most: int, split: Split, folder: Path | None) -> dict[str, np.ndarray]:
-    """Return the tensors of a split, made of `most` rows at once; folder: takes them as files."""
-    width = sum(column.shape[1] for column in split.features.values() if len(column.shape) > 1)
+def _tensors(encode: Encode, most: int, columns: Mapping[str, Column], folder: Path | None) -> dict[str, np.ndarray]:
+    """Return the tensors of the columns of a split, made of `most` rows at once; folder: takes them as files."""
+    width = sum(column.shape[1] for column in columns.values() if len(column.shape) > 1)
+    count = next(iter(columns.values())).shape[0]
     step = min(most, max(1, VALUES // max(width, 1)))
     arrays: dict[str, np.ndarray] = {}
-    for start in range(0, len(split), step):
-        for name, part in encode(split.features, slice(start, start + step)).items():
+    for start in range(0, count, step):
+        for name, part in encode(columns, slice(start, start + step)).items():
             if name not in arrays:
                 path = folder / f"{name}.npy" if folder is not None else None
-                arrays[name] = new_array(path, part.dtype, (len(split), *part.shape[1:]))
+                arrays[name] = new_array(path, part.dtype, (count, *part.shape[1:]))
             arrays[name][start : start + step] = part
         safe_place()
     return arrays
 
 
 def save_encoder(dataset: Dataset, folder: Path) -> None:
-    """Write the encoder, and the features that it was built from."""
-    assert dataset.encoder is not None
-    dataset.encoder.save(folder / f"{NAME}.keras")
+    """Write the encoder, if there is one, and the features of the data set."""
+    if dataset.encoder is not None:
+        dataset.encoder.save(folder / f"{NAME}.keras")
     (folder / f"{NAME}.json").write_text(_described(dataset.features))
 
 
@@ -199,5 +218,5 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
     def renamed(split: Split) -> Split:
         return split.with_same_values({name: split.features[own[name]] for name in features})
 
-    encoder = keras.models.load_model(saved / f"{NAME}.keras", safe_mode=True)
+    encoder = keras.models.load_model(saved / f"{NAME}.keras", safe_mode=True) if encodable(features) else None
     return with_encoder(dataset.with_each_split(renamed, features=features), encoder, features, cache, reporter)

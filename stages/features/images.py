@@ -11,7 +11,7 @@ import numpy as np
 
 from stages.data.columns import Column
 from stages.errors import UserError
-from stages.features.kinds import Feature, Schema, means_of
+from stages.features.kinds import IMAGES, Feature, Schema, means_of
 
 if TYPE_CHECKING:
     from stages.data.split import Split
@@ -54,7 +54,7 @@ class ImageFeature(Feature):
         return cls(height, width, channels, str(np.dtype(dtype)), float(low), float(high), resize)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, int, int]:
         return self.height, self.width, self.channels
 
     @property
@@ -104,7 +104,7 @@ class ImageFeature(Feature):
         return (means_of(column) - self.low) / (self.high - self.low)
 
     def statistics(self, name: str, split: Split) -> list[Sequence[Any]]:
-        of_channels = zip(*split.described.mean_and_std, strict=True)
+        of_channels = zip(*split.described.mean_and_std(name), strict=True)
         return [(f"{name}[{place}]", self.kind, 0.0, *of, *BLANK) for place, of in enumerate(of_channels)]
 
     @property
@@ -114,13 +114,14 @@ class ImageFeature(Feature):
         return f"{size} {self.dtype} images, pixel values {self.low:g} to {self.high:g}"
 
     def warnings(self, name: str, train: Split, val: Split) -> list[str]:
-        moments = train.described.moments
-        if self.ends != (0, 255) or not moments.shape[-1]:
+        moments = train.described.moments[name]
+        if self.ends != (0, 255):
             return []
         brightness = float(np.sqrt(moments[:, 1].max()))
         if brightness >= DARK:
             return []
-        what = f"the images are very dark: the brightest one has pixels of about {brightness:.0f} of 255"
+        which = "the images" if name == IMAGES else f"the images of {self.column_name(name)}"
+        what = f"{which} are very dark: the brightest one has pixels of about {brightness:.0f} of 255"
         return [f"{what}. Image files with 16 bits are reduced to their upper 8; data=arrays keeps all 16"]
 
     @property

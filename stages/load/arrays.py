@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
-from stages.data.table_source import read_rows
+from stages.data.table_source import Wide, read_rows
 from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.images import ImageFeature
 from stages.features.kinds import IMAGES, Feature
 from stages.features.vectors import VectorFeature
-from stages.load.table import Wide, cut, dataset_of_rows
+from stages.load.table import cut, dataset_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.arrays import ArraysSettings
@@ -156,9 +156,7 @@ def dataset_of_arrays(
         for column, name in argument_names([*plain, *wide]).items()
         if column in wide
     }
-    if any(array.ndim > 2 for array in whole.values()):
-        if source.used or len(whole) > 1:
-            raise UserError(f"{name} has images and other features", "only images, or features without images")
+    if len(whole) == 1 and not source.used and next(iter(whole.values())).ndim > 2:
         whole = {IMAGES: next(iter(whole.values()))}
 
     def features(train: Split) -> dict[str, Feature]:

@@ -1,17 +1,16 @@
 """Tables: CSV, TSV, Parquet and Feather files with a column to predict."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from stages.data.columns import Column, Described, describe_rows
-from stages.data.decode import Decoder
-from stages.data.loading import Files, Source, feature_of, file_source, read_images, report_left_out
+from stages.data.columns import Column, Described, describe, digests_of_rows
+from stages.data.loading import report_left_out
 from stages.data.profiles import FEW
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
@@ -19,14 +18,15 @@ from stages.data.table_source import (
     ORDER,
     ColumnFacts,
     TableSource,
+    Wide,
     feature_of_column,
     named_splits,
     read_table,
     refuse_empty,
 )
 from stages.errors import UserError
-from stages.features.kinds import IMAGES, Schema
 from stages.features.vectors import VectorFeature
+from stages.load.table_images import images_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
@@ -61,42 +61,10 @@ def table(
     """
     reporter = reporter or Reporter()
     source = read_table(settings, partial(cut, settings=settings), cache, reporter)
-    if settings.image is None:
+    if not settings.images:
         return dataset_of_rows(source, settings, reporter, folder)
-    paths = _paths(source, settings, settings.image)
-    prepared = read_images(paths, settings, reporter, cache)
-    skipped = [(example.where, example.why) for example in prepared.invalid]
-    if not len(prepared.numbers):
-        raise UserError(f"{source.name}: none of the images can be used ({': '.join(skipped[0])})", "valid images")
-    images = Wide(
-        {IMAGES: prepared.images},
-        lambda _: {IMAGES: feature_of(paths, settings)},
-        prepared.described,
-        paths.names_of(prepared.numbers),
-    )
-    return dataset_of_rows(source.take(prepared.numbers, skipped), settings, reporter, folder, images)
-
-
-def _paths(table: TableSource, settings: TableSettings, column: str) -> Source:
-    """Return the source of the images whose paths are in a column; each row is an example."""
-    root, paths = settings.image_root.resolve(), table.of(column)
-    rows = {"train": np.arange(len(paths))}
-    files = Files(root, [root / path for path in paths], [0] * len(paths), rows, ("a row",))
-    decode = Decoder(settings.shape((None, None, 3)), settings.resize)
-    return file_source(files, decode, table.name, lambda row: f"{table.where(row, column)}: {paths[row]!r}")
-
-
-@dataclass(frozen=True)
-class Wide:
-    """Columns with several numbers per row, such as images, in addition to those of a table."""
-
-    columns: Mapping[str, Column]
-    features: Callable[[Split], Schema]
-    """Return the description of the columns from the training split."""
-    described: Described | None = None
-    """Descriptions of images, if known."""
-    files: Sequence[str] | None = None
-    """The file of each row, if it has one."""
+    source, images = images_of_rows(source, settings, reporter, cache)
+    return dataset_of_rows(source, settings, reporter, folder, images)
 
 
 def dataset_of_rows(
@@ -130,7 +98,8 @@ def dataset_of_rows(
         groups=np.unique(source.arrays[settings.group], return_inverse=True)[1] if settings.group else None,
         numbers=source.numbers,
         files=wide.files,
-    ).with_described(wide.described if IMAGES in wide_columns else _described(source, wide_columns))
+        is_table=True,
+    ).with_described(_described(source, wide))
     splits = {name: whole.take(part) for name, part in rows.items()}
     features = {column.feature: feature_of_column(column) for column in source.used}
     for name, feature in wide.features(splits["train"]).items():
@@ -148,11 +117,20 @@ def dataset_of_rows(
     return replace(dataset, record=record, reading=settings.reading)
 
 
-def _described(source: TableSource, vectors: Mapping[str, Column]) -> Described:
-    """Return digests of the rows, from their features and their vectors, [N, d] each."""
-    names = [column.name for column in source.used]
-    texts = [*(source.texts.get(name) for name in names), *(None for _ in vectors)]
-    return describe_rows([*(source.arrays[name] for name in names), *vectors.values()], texts)
+def _described(source: TableSource, wide: Wide) -> Described | None:
+    """Return what is known of the rows; None for images alone that have not been read."""
+    columns: list[tuple[Column, Sequence[str] | None]] = [
+        (source.arrays[column.name], source.texts.get(column.name)) for column in source.used
+    ]
+    if not columns and len(wide.columns) == 1 and wide.has_images:
+        return next(iter(wide.described.values()), None)
+    moments: dict[str, np.ndarray] = {}
+    for name, column in wide.columns.items():
+        is_image = len(column.shape) == 4
+        described = wide.described.get(name) or (describe({name: column}) if is_image else None)
+        moments |= {} if described is None else described.moments
+        columns.append((column if described is None else described.digests, None))
+    return Described(digests_of_rows(*zip(*columns, strict=True)), moments)
 
 
 def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Task, str]:

@@ -16,7 +16,7 @@ from stages.networks.keras_internals import loss_of
 from stages.results import Dataset, Normalization, Record
 
 SCALING = "scaling"
-"""Name of the layer that scales pixels."""
+"""Name of the layer that scales pixels; of several, the beginning of their names."""
 
 FACTS = "facts.json"
 """File of how pixels are scaled."""
@@ -31,9 +31,12 @@ class Scaled(keras.Model):
         return self.layers[-1]
 
     def scaled(self, inputs: Any) -> Any:
-        """Return what the network gets of `inputs`."""
-        names = {layer.name for layer in self.layers[:-1]}
-        return self.get_layer(SCALING)(inputs) if SCALING in names else inputs
+        """Return what the network gets of `inputs`, one tensor or several by name."""
+        layers = {layer.name: layer for layer in self.layers[:-1]}
+        if not isinstance(inputs, Mapping):
+            return layers[SCALING](inputs) if SCALING in layers else inputs
+        named = {name: layers.get(f"{SCALING}_{name}") for name in inputs}
+        return {name: value if (layer := named[name]) is None else layer(value) for name, value in inputs.items()}
 
     @property
     def has_own_loss(self) -> bool:
@@ -48,18 +51,34 @@ class Scaled(keras.Model):
 
 
 def with_scaling(
-    scaling: Normalization | None, inputs: Mapping[str, keras.KerasTensor], network: keras.Model, policy: str
+    scalings: Mapping[str, Normalization], inputs: Mapping[str, keras.KerasTensor], network: keras.Model, policy: str
 ) -> Scaled:
-    """Return `network`, under the Keras policy `policy`, behind `inputs`, whose pixels a layer scales for it."""
-    given = dict(inputs) if len(inputs) > 1 else next(iter(inputs.values()))
-    if scaling is None:
-        return Scaled(given, network(given), name=network.name)
+    """Return `network`, under the Keras policy `policy`, behind `inputs`, whose pixels layers scale for it.
+
+    Args:
+        scalings: By the names of the inputs that are images.
+        inputs: The inputs by name.
+        network: The network.
+        policy: Its Keras policy.
+    """
     # float32 whatever the policy: a mantissa of 8 bits, as in bfloat16, is too short for pixels of mixed images.
     dtype = "float64" if policy == "float64" else "float32"
-    rescaling = keras.layers.Rescaling(
-        _numbers(scaling.scale, dtype), _numbers(scaling.offset, dtype), dtype=dtype, name=SCALING
-    )
-    return Scaled(given, network(rescaling(given)), name=network.name)
+
+    def scaled(name: str, value: keras.KerasTensor) -> Any:
+        if (scaling := scalings.get(name)) is None:
+            return value
+        layer = keras.layers.Rescaling(
+            _numbers(scaling.scale, dtype),
+            _numbers(scaling.offset, dtype),
+            dtype=dtype,
+            name=SCALING if len(inputs) == 1 else f"{SCALING}_{name}",
+        )
+        return layer(value)
+
+    values = {name: scaled(name, value) for name, value in inputs.items()}
+    if len(inputs) > 1:
+        return Scaled(dict(inputs), network(values), name=network.name)
+    return Scaled(*inputs.values(), network(*values.values()), name=network.name)
 
 
 def _numbers(values: tuple[float, ...], dtype: str) -> float | list[float]:
@@ -67,14 +86,12 @@ def _numbers(values: tuple[float, ...], dtype: str) -> float | list[float]:
     return kind(values[0]) if len(values) == 1 else [kind(value) for value in values]
 
 
-def for_pixels_of(required: Normalization, dataset: Dataset) -> Normalization:
-    """Return `required`, which takes RGB pixels of 0 to 255, for the pixels that the data set has.
+def for_pixels_of(required: Normalization, images: ImageFeature) -> Normalization:
+    """Return `required`, which takes RGB pixels of 0 to 255, for the pixels of `images`.
 
     Three numbers that are equal become one, so do three for images of other than three channels: their mean.
     """
     scale, offset = np.array(required.scale), np.array(required.offset)
-    images = dataset.features[IMAGES]
-    assert isinstance(images, ImageFeature)
     if images.channels != 3 or (np.ptp(scale) == 0 and np.ptp(offset) == 0):
         scale, offset = scale.mean(keepdims=True), offset.mean(keepdims=True)
     low, high = images.ends
@@ -96,23 +113,37 @@ def facts(scaling: Normalization) -> dict[str, list[float]]:
 
 def save_scaling(dataset: Dataset, folder: Path) -> None:
     """Write how the pixels of `dataset` are scaled, every digit of it."""
-    scaling = dataset.normalization
-    values = {"scale": [float(x) for x in scaling.scale], "offset": [float(x) for x in scaling.offset]}
-    known = distribution(IMAGES, dataset.features[IMAGES])
-    (folder / FACTS).write_text(json.dumps({**values, "automatic": scaling.automatic, "trained_on": known}))
+    scalings = {
+        name: {
+            "scale": [float(x) for x in one.scale],
+            "offset": [float(x) for x in one.offset],
+            "automatic": one.automatic,
+            "trained_on": distribution(name, dataset.features[name]),
+        }
+        for name, one in dataset.scalings.items()
+    }
+    (folder / FACTS).write_text(json.dumps({"scalings": scalings}))
 
 
 def restore_scaling(saved: Path, dataset: Dataset) -> Dataset:
     """Return `dataset` with the scaling that `save_scaling` has written, which a trained model keeps on other data."""
     values = json.loads((saved / FACTS).read_text())
-    values = values.get("facts", values)  # runs of earlier code have them beside checksums
-    scaling = Normalization(tuple(values["scale"]), tuple(values["offset"]), bool(values["automatic"]))
-    images = dataset.images
-    assert images is not None
-    if known := values.get("trained_on"):
-        training = of_distribution(known)
-        assert isinstance(training, ImageFeature)
-        low, high = training.ends if images.is_measured else images.ends
-        images = dataclasses.replace(images, low=low, high=high, trained_on=training.trained_on)
-    record = Record(params=facts(scaling))
-    return dataclasses.replace(dataset, normalization=scaling, features={IMAGES: images}, record=record)
+    values = values.get("facts", values)  # runs of earlier code have them next to checksums
+    scalings: dict[str, Normalization] = {}
+    features = dict(dataset.features)
+    for name, facts_of in values.get("scalings", {IMAGES: values}).items():  # earlier code knew only one
+        scalings[name] = Normalization(tuple(facts_of["scale"]), tuple(facts_of["offset"]), bool(facts_of["automatic"]))
+        images = features[name]
+        if isinstance(images, ImageFeature) and (known := facts_of.get("trained_on")):
+            training = of_distribution(known)
+            assert isinstance(training, ImageFeature)
+            low, high = training.ends if images.is_measured else images.ends
+            features[name] = dataclasses.replace(images, low=low, high=high, trained_on=training.trained_on)
+    return dataclasses.replace(dataset, scalings=scalings, features=features, record=Record(recorded(scalings)))
+
+
+def recorded(scalings: Mapping[str, Normalization]) -> dict[str, list[float]]:
+    """Return scalings as parameters to record. If there are several, they have the names of their features."""
+    if [*scalings] == [IMAGES]:
+        return facts(scalings[IMAGES])
+    return {f"{name}_{key}": values for name, one in scalings.items() for key, values in facts(one).items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.errors import UserError
 from stages.settings.headers import names_in
+from stages.settings.table import TableSettings
 from stages.settings.table_files import files_of, format_of
 
 STEPS = 2000
@@ -57,9 +58,9 @@ def has_columns(data: Mapping[str, Any]) -> bool:
     """Return whether a table has features that are not declared as texts or images."""
     features = data.get("features")
     declared = {str(name): str(kind) for name, kind in features.items()} if isinstance(features, Mapping) else {}
-    if "image" in declared.values():
+    if "image" in declared.values() and data.get("only_images", True):
         return False
-    if "text" not in declared.values():
+    if not {"text", "image"} & {*declared.values()}:
         return True
     target = data.get("target")
     used: list[Any] = [target] if isinstance(target, str) else [*(target or ())]
@@ -69,7 +70,13 @@ def has_columns(data: Mapping[str, Any]) -> bool:
         names, _, _ = names_in(path, format_of(path), data.get("delimiter"), str(data.get("encoding", "utf8")))
     except (UserError, IndexError, KeyError, TypeError, OSError):
         return False
-    return any(declared.get(name) not in ("text", "leave_out") for name in names if name not in used)
+    return any(declared.get(name) not in ("text", "image", "leave_out") for name in names if name not in used)
+
+
+def is_mixed(data: TableSettings) -> bool:
+    """Return whether a table has images next to other features, which may be more images."""
+    has_texts = "text" in data.declared.values()
+    return bool(data.images) and (len(data.images) > 1 or has_texts or has_columns(vars(data)))
 
 
 def _files(data: Mapping[str, Any]) -> list[Path]:

@@ -3,15 +3,16 @@
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from omegaconf import II, MISSING
+from omegaconf import II, MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from stages.errors import UserError
 from stages.settings.places import is_file_or_folder, is_folder, regular_file, resolved
-from stages.settings.ranges import choice, number, option
+from stages.settings.ranges import SCHEMAS, check, choice, nearest, number, option
 
 POLICIES_OF_LAYERS = ("mixed_float16", "mixed_bfloat16", "float32")
 """Keras policies that a single layer may have, the numerically most delicate first."""
@@ -241,6 +242,12 @@ class ModelSettings:
     task: Any = II("task")
     precision: PrecisionSettings = II("precision")
     seed: int = II("seed")
+    encoders: dict[str, Any] = field(default_factory=dict)
+    """For images and texts among other columns: a mapping from columns to the network that turns each into a vector.
+    A network is a name, such as `cnn_photo`, or a mapping with `_target_`, as `network`. Images without one have
+    `cnn_photo` from 64 pixels on, and `cnn` if they are smaller; words of texts have embeddings in `network`. A network
+    of your own gets images without an encoder as they are."""
+    encoder_width: int = number(64, at_least=1, at_most=65536, unit="numbers for each image or text with an encoder")
 
     @property
     def is_tracked(self) -> bool:
@@ -254,9 +261,51 @@ class ModelSettings:
                 "a mapping with the `_target_` of a function (input_shape, num_classes, **settings) -> keras.Model",
                 f"'{path}.network={{_target_: stages.networks.cnn.cnn}}'",
             )
+        for column, value in self.encoders.items():
+            encoder_settings(f"{path}.encoders.{column}", value)
         if self.weights not in ("none", "imagenet") and not self.is_tracked:
             _check_weights(f"{path}.weights", self.weights)
 
+
+def encoder_settings(setting: str, value: Any) -> Any:
+    """Return the settings of an encoder: of one of the project's networks, with its defaults, or a mapping.
+
+    Args:
+        setting: The dotted name of the setting, for errors.
+        value: A name of a network, or a mapping with the `_target_` of a function.
+
+    Raises:
+        UserError: If there is no such network, or it does not have such settings.
+    """
+    networks: dict[str, Any] = {**SCHEMAS["network"]}
+    schemas = {name: schema for name, schema in networks.items() if schema._target_ not in OTHERS}
+    if isinstance(value, NetworkSettings):
+        return value
+    if isinstance(value, str):
+        if value not in schemas:
+            similar = nearest(value, [*schemas]) or "cnn_photo"
+            raise UserError(f"{setting}={value} is not a network", [*schemas], f"{setting}={similar}")
+        return encoder_settings(setting, {"_target_": schemas[value]._target_})
+    target = value.get("_target_") if isinstance(value, Mapping) else None
+    if not target:
+        expected = "a network, or a mapping with the `_target_` of a function (input_shape, outputs, **settings)"
+        raise UserError(f"{setting}={value} is not a network", expected, f"{setting}=cnn_photo")
+    schema = next((schema for schema in networks.values() if schema._target_ == target), None)
+    if schema is None:
+        return value
+    if schema not in schemas.values():
+        raise UserError(f"{setting}: {target} does not return a vector", [*schemas], f"{setting}=cnn_photo")
+    try:
+        settings: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(value)))
+    except OmegaConfBaseException as error:
+        known = [entry.name for entry in fields(schema) if entry.name != "_target_"]
+        raise UserError(f"{setting}={value} does not fit {target} ({error.msg or error})", known) from error
+    check(settings, setting)
+    return settings
+
+
+OTHERS = ("stages.networks.auto.auto", "stages.networks.tabular.tabular", "stages.networks.unet.unet")
+"""Networks that cannot be encoders: they choose another one, or return several vectors, or a map."""
 
 SIGNATURES = {".h5": b"\x89HDF", ".keras": b"PK"}
 """First bytes of files with weights, by suffix."""

@@ -42,6 +42,9 @@ class TableSettings(ImagesSettings):
     """A mapping from columns to kinds (`number`, `category`, `text`, `image`, `leave_out`), or a list of the only
     columns to use. The mapping corrects kinds that were detected wrongly. Texts and paths of images are used only if
     they are declared there."""
+    only_images: bool = True
+    """Whether a table with columns of images is a data set of images, without its other columns. The option
+    `data=table` chooses false; in runs of earlier versions it was true."""
     root: str | None = None
     """Folder to which the paths of images are relative. null: the folder of the table."""
     weight: str | None = None
@@ -96,7 +99,7 @@ class TableSettings(ImagesSettings):
 
     @property
     def is_without_images(self) -> bool:
-        return self.image is None
+        return not self.images
 
     @property
     def source(self) -> str:
@@ -140,9 +143,9 @@ class TableSettings(ImagesSettings):
         return [*MISSING] if self.files and format_of(files_of(self.files)[0]) == "csv" else []
 
     @property
-    def image(self) -> str | None:
-        """The column with the paths of images, if there is one."""
-        return next((column for column, kind in self.declared.items() if kind == "image"), None)
+    def images(self) -> list[str]:
+        """The columns with the paths of images."""
+        return [column for column, kind in self.declared.items() if kind == "image"]
 
     @property
     def image_root(self) -> Path:
@@ -219,7 +222,11 @@ class TableSettings(ImagesSettings):
         if column in self.targets or column in self.roles.values():
             return False
         is_other = isinstance(self.features, Sequence) and column not in self.features
-        return is_other or self.declared.get(column) == "leave_out" or self.image not in (None, column)
+        return is_other or self.declared.get(column) == "leave_out" or self.is_beside_images(column)
+
+    def is_beside_images(self, column: str) -> bool:
+        """Return whether a column is not used because only images are."""
+        return bool(self.only_images and self.images) and column not in self.images
 
     def _check_files_and_target(self, path: str) -> None:
         files = self.files.values() if isinstance(self.files, Mapping) and self.files else [self.files]
@@ -253,14 +260,14 @@ class TableSettings(ImagesSettings):
             raise UserError(f"{path}.files has {repeated} in two splits", "each file in only one split", fix)
 
     def _check_images(self, path: str) -> None:
+        images = self.images
         others = [column for column, kind in self.declared.items() if kind not in ("image", "leave_out")]
         features = [column for column in others if column not in (*self.targets, *self.roles.values())]
-        images = [column for column, kind in self.declared.items() if kind == "image"]
-        if len(images) > 1 or (images and features):
+        if self.only_images and images and features:
             raise UserError(
-                f"{path}.features: {(images[1:] or features)[0]} cannot be used with the image column {images[0]}",
-                "only one column of images, or columns without images",
-                f"'{path}.features={{{images[0]}: image}}'",
+                f"{path}.features declares {features[0]}, but {path}.only_images=true uses nothing but {images[0]}",
+                "only columns of images, or the other columns too",
+                f"{path}.only_images=false",
             )
         if self.root is not None and not images:
             fix = f"'{path}.features={{<column>: image}}'"

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from stages.errors import UserError
 from stages.networks.keras_internals import all_layers, one_line, set_untracked
-from stages.settings.model import ModelSettings
+from stages.settings.model import ModelSettings, encoder_settings
 from stages.targets import arguments_of
 
 
@@ -27,9 +27,10 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
     """
     if settings.weights == "none":
         return {}
+    _refuse_several(network, f"model.weights={settings.weights}")
     _refuse_adapted(network, settings.weights)
     if settings.weights == "imagenet":
-        count, part = _from_applications(network, settings.network)
+        count, part = _from_applications(network, settings)
     else:
         try:
             count, part = _from_path(network, Path(settings.weights).expanduser())
@@ -55,10 +56,12 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
         )
 
 
-def _from_applications(network: keras.Model, settings: Any) -> tuple[int, str]:
+def _from_applications(network: keras.Model, settings: ModelSettings) -> tuple[int, str]:
     """Have keras.applications build the backbone with its own weights, which Keras downloads once into ~/.keras."""
     backbone = backbone_of(network)
-    chosen = arguments_of(settings)
+    encoders = [encoder_settings(name, value) for name, value in settings.encoders.items()]
+    named = [arguments_of(one) for one in (settings.network, *encoders)]
+    chosen = next((one for one in named if hasattr(keras.applications, str(one.get("name")))), {})
     make = getattr(keras.applications, str(chosen.get("name")), None)
     if backbone is None or make is None:
         raise _refused("imagenet", "fit only the networks of keras.applications")
@@ -163,6 +166,13 @@ def backbone_of(network: keras.Model) -> keras.Model | None:
     return next((layer for layer in candidates if isinstance(layer, keras.Model)), None)
 
 
+def _refuse_several(network: keras.Model, setting: str) -> None:
+    names = [layer.name for layer in all_layers(network) if isinstance(layer, keras.Model)]
+    if names.count(BACKBONE) > 1:
+        problem = f"{setting} supports only one network named {BACKBONE}, but {names.count(BACKBONE)} encoders have one"
+        raise UserError(problem, "a backbone in one of the encoders")
+
+
 def is_frozen(network: keras.Model) -> bool:
     """Return whether `network` has a backbone without trained weights."""
     backbone = backbone_of(network)
@@ -179,6 +189,7 @@ def freeze(network: keras.Model) -> None:
     Raises:
         UserError: where `network` has no backbone.
     """
+    _refuse_several(network, "model.frozen=true")
     backbone = backbone_of(network)
     if backbone is None:
         raise UserError(

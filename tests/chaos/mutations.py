@@ -297,7 +297,7 @@ MUTATIONS = (
     # Results that a later run takes over, models in use
     mutation("stages/checkpoints/saved.py", "    model.network.set_weights(weights)\n", "", REUSE),
     mutation(
-        "stages/networks/rescaling.py", "dataclasses.replace(dataset, normalization=scaling, ",
+        "stages/networks/rescaling.py", "dataclasses.replace(dataset, scalings=scalings, ",
         "dataclasses.replace(dataset, ", REUSE, "-k", "scaling",
     ),
     mutation(

@@ -28,14 +28,14 @@ def changed(
 ) -> np.ndarray:
     """Return images changed with the given random numbers, the others being in the middle."""
     change = Changes(settings, pixel_range)
-    uniforms = np.full((len(images), Augmentation(settings, {}).randoms), 0.5, np.float32)
+    uniforms = np.full((len(images), Augmentation(settings).randoms), 0.5, np.float32)
     for name, number in numbers.items():
         uniforms[:, COLUMNS.index(name)] = number
     return change(tf.constant(images), tf.constant(uniforms)).numpy()
 
 
 def random_numbers(change: Changes, count: int, seed: int = 1) -> tf.Tensor:
-    return tf.random.stateless_uniform([count, Augmentation(change.settings, {}).randoms], [seed, 2])
+    return tf.random.stateless_uniform([count, Augmentation(change.settings).randoms], [seed, 2])
 
 
 def key(purpose: str) -> tf.Tensor:

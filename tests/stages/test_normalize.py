@@ -136,9 +136,9 @@ def test_columns_that_differ_are_named_at_once(tmp_path: Path) -> None:
 
 
 def test_scaling_that_earlier_code_has_written_is_read(tmp_path: Path) -> None:
-    """It stood beside checksums."""
+    """It had one scaling, and stood beside checksums."""
     dataset = normalize(real_digits(), NormalizeSettings())
     save_scaling(dataset, tmp_path)
-    facts = json.loads((tmp_path / FACTS).read_text())
+    facts = json.loads((tmp_path / FACTS).read_text())["scalings"]["images"]
     (tmp_path / FACTS).write_text(json.dumps({"facts": facts, "files": {}, "checksum": "0"}))
-    assert restore_scaling(tmp_path, real_digits()).normalization == dataset.normalization
+    assert restore_scaling(tmp_path, real_digits()).scalings == dataset.scalings

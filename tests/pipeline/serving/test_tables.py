@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 from pipeline.commands import predict
-from pipeline.serving.models import _rows_of_files, arguments_of, reading_settings
+from pipeline.serving.models import reading_settings
+from pipeline.serving.rows import arguments_of, rows_of_files
 from stages.data.tables import Typed, read, read_files
 from stages.features.drift import Drift
 from stages.settings.table import Header, TableSettings
@@ -51,7 +52,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_predictions_are_written_to_a_file(run: Path, table: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """The input may be a file of any format, or a folder of files."""
-    monkeypatch.setattr("pipeline.serving.models.BATCH", 2)
+    monkeypatch.setattr("pipeline.serving.rows.BATCH", 2)
     output, other = tmp_path / "predicted.parquet", tmp_path / "folder" / "other.tsv"
     other.parent.mkdir()
     (tmp_path / "folder" / "a.png").write_bytes(b"")
@@ -99,7 +100,7 @@ def test_a_value_is_the_same_in_training_in_a_file_and_in_a_request(tmp_path: Pa
     cells = [[cell.strip() for cell in line.split(";")] for line in lines]
     request = pd.DataFrame(cells, columns=[*kinds])
     as_numbers = request.assign(weight=[1200.5, 3, None], share=[-1200.5, 7.25, -1.0], grade=[1, 2.0, 3])
-    [(*_, of_file)] = _rows_of_files(loaded, reading_settings(loaded, [tmp_path / "a.csv"]), Drift(known))
+    [(*_, of_file)] = rows_of_files(loaded, reading_settings(loaded, [tmp_path / "a.csv"]), Drift(known))
     for taken in (
         of_file,
         *(arguments_of(loaded, reading_settings(loaded), Drift(known), one) for one in (request, as_numbers)),

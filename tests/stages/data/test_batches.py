@@ -125,7 +125,7 @@ def test_fixed_shapes_fill_up_with_rows_that_count_nothing(replicas: int, change
 def test_every_example_of_every_step_has_random_numbers_of_its_own() -> None:
     dataset = augment(numbered(50), CHANGES["in the step"])
     numbers = [np.concatenate([e[3] for e in elements(training_input(dataset, 16, seed, 3))]) for seed in (3, 4)]
-    assert numbers[0].shape == (150, Augmentation(CHANGES["in the step"], {}).randoms)
+    assert numbers[0].shape == (150, Augmentation(CHANGES["in the step"]).randoms)
     assert len(np.unique(np.concatenate(numbers)[:, 0])) == 300
 
 

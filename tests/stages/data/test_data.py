@@ -112,12 +112,12 @@ def test_synthetic_classes_can_be_seen() -> None:
 
 def test_rescale_and_standardize() -> None:
     dataset = digits(DigitsSettings(split_seed=1))
-    scaled = normalize(dataset, NormalizeSettings(method="rescale")).normalization
+    scaled = normalize(dataset, NormalizeSettings(method="rescale")).scalings["images"]
     assert (scaled.scale, scaled.offset) == ((1 / 16,), (-0.0,))
-    standard = normalize(dataset, NormalizeSettings(method="standardize")).normalization
+    standard = normalize(dataset, NormalizeSettings(method="standardize")).scalings["images"]
     pixels = dataset.train.images[:] * standard.scale[0] + standard.offset[0]
     assert (pixels.mean(), pixels.std()) == (pytest.approx(0, abs=1e-9), pytest.approx(1, abs=1e-9))
-    assert normalize(dataset, NormalizeSettings(method="none")).normalization.scale == (1.0,)
+    assert normalize(dataset, NormalizeSettings(method="none")).scalings["images"].scale == (1.0,)
 
 
 def test_standardize_knows_channels_and_survives_a_constant_one() -> None:
@@ -125,5 +125,5 @@ def test_standardize_knows_channels_and_survives_a_constant_one() -> None:
     images[:5, ..., 0] = 200
     split = Split.of_images(images, np.arange(10, dtype=np.int32) % 2)
     dataset = assemble("x", split, split, split, ("a", "b"))
-    scaled = normalize(dataset, NormalizeSettings(method="standardize")).normalization
+    scaled = normalize(dataset, NormalizeSettings(method="standardize")).scalings["images"]
     assert (scaled.scale, scaled.offset) == (pytest.approx((0.01, 1.0)), pytest.approx((-1.0, 0.0)))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 BOUND = 1e-12
 PENALTY = 0.003
-DATASET = replace(real_digits(17), normalization=Normalization((1 / 15,), (-0.1,)))
+DATASET = replace(real_digits(17), scalings={"images": Normalization((1 / 15,), (-0.1,))})
 """Of batches of 8 the last has one example. None of the numbers here is one of float32."""
 
 SGD: dict[str, Any] = {
@@ -60,7 +60,7 @@ def loss_and_gradients(
 ) -> tuple[float, list[np.ndarray], float]:
     """Return the mean loss of a batch, its penalty included, the gradients of kernel and bias, the sum of weights."""
     images, labels = batch[:2]
-    (scale,), (offset,) = dataset.normalization.scale, dataset.normalization.offset
+    (scale,), (offset,) = dataset.scalings["images"].scale, dataset.scalings["images"].offset
     inputs = (images.astype(np.float64) * scale + offset).reshape(len(images), -1)
     target = labels.astype(np.float64) if labels.ndim == 2 else np.eye(10)[labels]
     counts = target @ np.array(given.class_weights) if given.class_weights else np.ones(len(images))

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from stages.errors import UserError
+from stages.features.images import ImageFeature
 from stages.load.synthetic import synthetic
 from stages.networks.applications import application, preprocessing
 from stages.networks.batch_norm import BatchNormalization
@@ -22,7 +23,7 @@ from stages.normalize import normalize
 from stages.results import Dataset, Model, Normalization
 from stages.settings.data import NormalizeSettings, SyntheticSettings
 from stages.settings.model import ApplicationSettings, CnnPhotoSettings
-from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, real_digits, settings
+from tests.stages.experiments import after_steps, built_of, flat, mirrored, one_device, settings
 
 pytestmark = pytest.mark.slow
 
@@ -102,7 +103,7 @@ def test_two_replicas_equal_one_device() -> None:
 def test_a_backbone_gets_the_pixels_it_was_made_for(name: str) -> None:
     """Scaled to -1..1; blue first and without their mean: keras' own functions say so."""
     built = build(ApplicationSettings(name=name))
-    assert list(built.record.params["scale"]) != list(images().normalization.scale)
+    assert list(built.record.params["scale"]) != list(images().scalings["images"].scale)
     core = built.network.core
     features = keras.Model(core.input, core.get_layer("pooling").output)
     unscaled = images().train.images[:4].astype(np.float32)
@@ -125,13 +126,13 @@ def test_the_scaling_for_a_backbone_is_that_of_keras(name: str) -> None:
 
 def test_what_a_network_wants_is_for_any_range_of_pixels() -> None:
     wanted = Normalization((0.5, 0.25, 1.0), (-1.0, -2.0, -3.0))
-    grey = for_pixels_of(wanted, real_digits())  # 0 to 16, one channel: the mean of three
+    grey = for_pixels_of(wanted, ImageFeature(8, 8, 1, high=16.0))  # 0 to 16, one channel: the mean of three
     low, high = (np.array([0.0, 16.0]) * grey.scale + grey.offset).tolist()
     assert (low, high) == (pytest.approx(-2.0), pytest.approx(255 * (0.5 + 0.25 + 1.0) / 3 - 2.0))
-    colors = for_pixels_of(wanted, images())
+    colors = for_pixels_of(wanted, ImageFeature(8, 8, 3))
     np.testing.assert_allclose(colors.scale, wanted.scale)
     np.testing.assert_allclose(colors.offset, wanted.offset)
-    assert for_pixels_of(Normalization((2.0,) * 3, (1.0,) * 3), images()) == Normalization((2.0,), (1.0,))
+    assert for_pixels_of(Normalization((2.0,) * 3, (1.0,) * 3), ImageFeature(8, 8, 3)) == Normalization((2.0,), (1.0,))
     assert preprocessing("EfficientNetV2B0", {"include_preprocessing": False}) is None
 
 

@@ -75,7 +75,7 @@ def test_features_are_of_their_images_weights_and_layers(tmp_path: Path) -> None
     other = build(one_device())
     kernel = inside(other.network).weights[0]
     kernel.assign(kernel + 1e-3)
-    doubled = replace(DATASET, normalization=replace(DATASET.normalization, scale=(2.0,)))
+    doubled = replace(DATASET, scalings={"images": replace(DATASET.scalings["images"], scale=(2.0,))})
     for made, dataset in (
         (other, DATASET),
         (build(one_device(), policy="mixed_bfloat16"), DATASET),
