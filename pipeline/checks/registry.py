@@ -16,14 +16,20 @@ from pipeline.config.experiment import Experiment
 from pipeline.targets import check_installed, load, named_parameters, settings_class, signature
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
-from stages.settings.model import KerasHubSettings, ModelSettings
-from stages.settings.ranges import check, known_as, nearest
+from stages.settings.model import KerasHubSettings, ModelSettings, encoder_settings
+from stages.settings.ranges import SCHEMAS, check, known_as, nearest
 from stages.settings.results import EvaluateSettings, ExportSettings, schema_of
 from stages.settings.train import METRICS, CustomOptimizerSettings, CustomScheduleSettings, TaskSettings, TrainSettings
 from stages.targets import target_of
 
 PATTERNS = "*?[]\\%"
 """Characters that TensorFlow's export interprets as a pattern, or SQLAlchemy as part of an address."""
+
+ENCODERS = "model.encoders."
+"""Beginning of the names of settings with the networks of images and texts."""
+
+NETWORKS = {str(vars(schema)["_target_"]) for schema in SCHEMAS["network"].values()}
+"""The `_target_` of each of the project's networks."""
 
 PASSED_BY_STAGES = {"model.network": 2, "schedule.arguments": 2}
 """Number of leading parameters that stages pass themselves: shape and outputs; peak rate and steps. A loss function
@@ -80,8 +86,11 @@ def _monitor_is_known(experiment: Experiment) -> None:
 
 def _packages_are_installed(experiment: Experiment) -> None:
     model = experiment.of("model", ModelSettings)
-    if model and isinstance(model.network, KerasHubSettings):
-        check_installed("model=keras_hub", model.network.requires, model.network.extra)
+    encoders = model.encoders.items() if model else ()
+    networks = {f"model.encoders.{name}": encoder_settings(f"model.encoders.{name}", one) for name, one in encoders}
+    for setting, network in {"model=keras_hub": model.network if model else None, **networks}.items():
+        if isinstance(network, KerasHubSettings):
+            check_installed(setting, network.requires, network.extra)
     evaluate = experiment.of("evaluate", EvaluateSettings)
     if evaluate and evaluate.boosting not in (None, "sklearn"):
         check_installed(f"evaluate.baseline={evaluate.boosting}", (str(evaluate.boosting),), "boosting")
@@ -113,7 +122,8 @@ def check_own_code(experiment: Experiment) -> None:
             _check_exporter(f"export.formats.{name}", str(target_of(entry)))
     for stage, settings in experiment.settings.items():
         for path, target, arguments in _calls(settings, experiment.groups[stage]):
-            if path not in (experiment.groups[stage], "task"):  # a task is created later, once its target is known
+            is_known = path.startswith(ENCODERS) and target in NETWORKS  # checked with the defaults of its settings
+            if not is_known and path not in (experiment.groups[stage], "task"):  # a task is created later
                 _check_call(path, target, arguments)
                 check_arguments(path, target, arguments)
 
@@ -174,7 +184,7 @@ def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a function that does not exist, and arguments that it does not accept."""
     called = signature(path.removesuffix(".arguments"), target)
     is_function = path == "task.loss" and not isinstance(load(path, target), type)
-    passed = 2 if is_function else PASSED_BY_STAGES.get(path, 0)
+    passed = 2 if is_function or path.startswith(ENCODERS) else PASSED_BY_STAGES.get(path, 0)
     try:
         for bind in (called.bind_partial, called.bind):  # `bind` alone would report missing arguments first
             bind(*[None] * passed, **arguments)

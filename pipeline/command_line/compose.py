@@ -41,6 +41,7 @@ from stages.errors import UserError
 
 NAMED_BY_USERS = (
     "tracking.tags", "precision.layers", "strategy.layers", "task.loss", "optimizer.arguments", "schedule.arguments",
+    "model.encoders",
 )  # fmt: skip
 """Mappings to which users add names without a plus sign."""
 

@@ -101,6 +101,7 @@ def _is_word(word: str, names: set[str]) -> bool:
 OPTIONS = (*FLAGS, "-m", "--outputs", "--output", "--tracking-uri", "--json", "--uri", "--port", "--yes")
 
 NAMED_BY_USERS = (
+    "model.encoders",
     "pipeline",
     "task.loss",
     "tracking.options",

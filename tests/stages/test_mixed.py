@@ -148,14 +148,12 @@ def test_a_text_can_have_an_encoder(two: Dataset) -> None:
     assert model.network.core.get_layer("encode_note").output_shape == (None, 8)
 
 
-@pytest.mark.parametrize("kind", ["one", "two"])
-def test_replicas_equal_one_device(kind: str, request: pytest.FixtureRequest) -> None:
-    dataset = request.getfixturevalue(kind)
-    train = augment(dataset, AugmentSettings(horizontal_flip=True, rotation=0.1))
+def test_replicas_equal_one_device(two: Dataset) -> None:
+    """The last of the batches has another size; an encoder has a BatchNorm over all replicas."""
+    train = augment(two, AugmentSettings(horizontal_flip=True, brightness=0.2))
     given = settings(batch_size=25, optimizer=SgdSettings(learning_rate=0.002))
     models = [
-        after_steps(where, train, given, 12, partial(build, policy="float64"))[0]
-        for where in (one_device(), mirrored())
+        after_steps(where, train, given, 6, partial(build, policy="float64"))[0] for where in (one_device(), mirrored())
     ]
     weights = [flat(model.network) for model in models]
     np.testing.assert_allclose(weights[1], weights[0], rtol=0, atol=1e-12)

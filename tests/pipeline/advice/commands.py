@@ -37,7 +37,7 @@ from pipeline.runs.journal import NAME
 from pipeline.runs.summary import Summary
 from pipeline.search.plan import Axis, Goal, read_axes
 from pipeline.search.trials import Trials, refuse_goal
-from pipeline.serving import files, models
+from pipeline.serving import files, models, signatures
 from pipeline.sweep import sync
 from pipeline.sweep.claim import to_resume
 from pipeline.sweep.index import latest, read_index
@@ -279,8 +279,12 @@ def _no_callbacks_folder(_: Path) -> Told:
 def _images(folder: Path) -> Told:
     options = predict.main.parse_args(["model", "image.png", "--output=answers.csv"])
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("saved_model", "load", "suffixes_of", "drift_of", "accepts_columns"):
-            patch.setattr(models, name, lambda *_: ())
+        for module, names in (
+            (models, ("saved_model", "load", "drift_of")),
+            (signatures, ("suffixes_of", "accepts_columns", "images_among_columns")),
+        ):
+            for name in names:
+                patch.setattr(module, name, lambda *_: ())
         return refusal(files.predict, options), "python -m pipeline predict model image.png --output=answers.csv"
 
 

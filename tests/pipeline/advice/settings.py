@@ -210,7 +210,13 @@ def _black_and_white(folder: Path) -> tuple[UserError, str]:
     return _refusal(_refuse_black_and_white, source, values), MASKS
 
 
+PHOTOS = _rows("x,y,z", "#.png,a,#.5", "#.png,b,#.5")
+WITH_PHOTOS = "'++data.features={x: image}'"
+"""Images next to a number."""
+
 CASES: dict[str, Case] = {
+    "pipeline/checks/data_fits.py:_check_augment": _csv(PHOTOS, f"{WITH_PHOTOS} augment.mixup=0.2"),
+    "pipeline/checks/data_fits.py:_check_encoders": _csv(PHOTOS, f"{WITH_PHOTOS} model=cnn"),
     "stages/augment.py:augment": _no_images,
     "stages/data/loading.py:_refuse": _broken_image,
     "stages/data/loading.py:_refuse_black_and_white": _black_and_white,
@@ -233,7 +239,7 @@ CASES: dict[str, Case] = {
     "stages/load/tfds.py:_key": _no_feature,
     "stages/load/tfds.py:_prepared": _not_one_configuration,
     "stages/load/tfds.py:_refuse_repeated": _shared_examples,
-    "stages/normalize.py:normalize": _four_channels,
+    "stages/normalize.py:_scaling_of": _four_channels,
     "stages/settings/arrays.py:check": "data=arrays",
     "stages/settings/arrays.py:parts": _unlike_names,
     "stages/settings/data.py:check": "data=image_folder",
@@ -248,6 +254,7 @@ CASES: dict[str, Case] = {
     "stages/settings/folders.py:split_folders": _beside_splits,
     "stages/settings/headers.py:names_in": _csv(_rows("x,y", "#.5,a", "#.5,b"), "data.encoding=utf9"),
     "stages/settings/model.py:_check_weights": "model.weights=/nope",
+    "stages/settings/model.py:encoder_settings": _csv(PHOTOS, f"{WITH_PHOTOS} model.encoders.x=cnn_foto"),
     "stages/settings/model.py:check": "'precision.layers={conv2d*: float64}'",
     "stages/settings/ranges.py:_check_number": "train.epochs=0",
     "stages/settings/ranges.py:check": "train.jit=yes",
@@ -255,7 +262,7 @@ CASES: dict[str, Case] = {
     "stages/settings/results.py:check": "+export.formats.own=5",
     "stages/settings/table.py:_check_files_and_target": "data=table",
     "stages/settings/table.py:_check_images": _csv(
-        _rows("x,y,z", "#.png,a,#", "#.png,b,#"), "'++data.features={x: image, z: number}'"
+        PHOTOS, "'++data.features={x: image, z: number}' data.only_images=true"
     ),
     "stages/settings/table.py:_check_splits": _csv(
         _rows("x,y", "#.5,a", "#.5,b"), "'data.files={train: t.csv}' data.split_column=x"

@@ -34,7 +34,7 @@ from stages.optimization.xla import choose_jit
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import ApplicationSettings, CnnSettings, ModelSettings, UnetSettings
+from stages.settings.model import ApplicationSettings, CnnSettings, MlpSettings, ModelSettings, UnetSettings
 from stages.settings.results import EvaluateSettings
 from stages.settings.strategy import OneDeviceSettings
 from stages.settings.train import (
@@ -68,6 +68,7 @@ from tests.stages.experiments import (
     start,
     streamed,
     table_of,
+    with_a_column,
 )  # fmt: skip
 
 CLASSES = classification(("a", "b", "c"))
@@ -220,6 +221,38 @@ def _fine_tunes(folder: Path) -> tuple[UserError, str]:
     checkpoint = Checkpoint({"progress": asdict(Progress(epoch=3, phase=1))}, {})
     plans = plan_phases(_dense(), settings())
     return _refusal(starting_phase, checkpoint, plans), "train.fine_tune_epochs=0"
+
+
+def _with_number() -> tuple[Dataset, Strategy]:
+    return with_a_column(64), one_device()
+
+
+def _no_such_feature(folder: Path) -> tuple[UserError, str]:
+    error = _refusal(built_of, MlpSettings(), *_with_number(), encoders={"nope": "cnn"})
+    return error, "model=mlp model.encoders.nope=cnn"
+
+
+def _too_small_for_its_encoder(folder: Path) -> tuple[UserError, str]:
+    given = {"images": CnnSettings(filters=[4, 4, 4, 4, 4])}
+    error = _refusal(built_of, MlpSettings(), *_with_number(), encoders=given)
+    target = "{_target_: stages.networks.cnn.cnn, filters: [4, 4, 4, 4, 4]}"
+    return error, f"model=mlp 'model.encoders.images={target}'"
+
+
+def own_columns(input_shape: dict[str, tuple[int, ...]], outputs: int) -> keras.Model:
+    inputs = {name: keras.Input(shape, name=name) for name, shape in input_shape.items()}
+    joined = keras.layers.Concatenate()([keras.layers.Flatten()(value) for value in inputs.values()])
+
+    class Own(keras.Model):
+        """A network that is more than a graph of layers."""
+
+    return Own(inputs, keras.layers.Dense(outputs)(joined))
+
+
+def _encoders_of_no_graph(folder: Path) -> tuple[UserError, str]:
+    network = {"_target_": f"{__name__}.own_columns"}
+    error = _refusal(built_of, network, *_with_number(), encoders={"images": "cnn"})
+    return error, "model=mlp model.encoders.images=cnn"
 
 
 def _no_backbone(folder: Path) -> tuple[UserError, str]:
@@ -478,6 +511,9 @@ CASES: dict[str, Case] = {
     "stages/exporters/litert.py:check": _beyond_litert,
     "stages/exporters/litert.py:converted": _unknown_to_litert,
     "stages/model.py:_build": _too_small_images,
+    "stages/model.py:_built": _too_small_for_its_encoder,
+    "stages/networks/encoders.py:encoders_of": _no_such_feature,
+    "stages/networks/encoders.py:join_encoders": _encoders_of_no_graph,
     "stages/model.py:_refuse_other_shape": _a_map_of_numbers,
     "stages/model.py:_refuse_own_loss": _weights_and_own_loss,
     "stages/networks/applications.py:_find": _not_in_applications,

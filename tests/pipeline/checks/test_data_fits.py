@@ -169,3 +169,47 @@ def test_the_first_rows_are_those_of_the_file(kind: str, tmp_path: Path, monkeyp
     first_rows._first_rows.cache_clear()
     assert list(first_rows.first_rows([path], settings).values["y"]) == list(frame["y"])
     assert first_rows.first_rows([path], settings).are_all
+
+
+MIXED = "data=table data.files=mixed.csv data.target=y 'data.features={photo: image, note: text}'"
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("model=cnn_photo", "model=cnn_photo takes one image and nothing else, but the table has other columns, too"),
+    ("model=mobilenet_v2 model.frozen=true", "model=mobilenet_v2 takes one image and nothing else"),
+    ("augment.mixup=0.2", "augment.mixup and augment.cutmix do not support images among other columns"),
+    ("model.encoders.size=cnn", "model.encoders.size: the column size is not declared as an image or a text"),
+    ("model.encoders.phot=cnn", "model.encoders.phot: there is no column phot"),
+    ("model.encoders.photo=cnn_fotos", "model.encoders.photo=cnn_fotos is not a network"),
+    ("model.encoders.photo=unet", "model.encoders.photo=unet is not a network"),
+    ("'model.encoders.photo={filters: [4]}'", "is not a network"),
+    ("'model.encoders.photo={_target_: stages.networks.cnn.cnn, filter: [4]}'", "does not fit stages.networks.cnn.cnn"),
+    ("'model.encoders.photo={_target_: stages.networks.cnn.cnn, filters: [0]}'", "filters[0]=0 is out of range"),
+    ("'model.encoders.photo={_target_: stages.networks.unet.unet}'", "unet.unet does not return a vector"),
+    ("model.encoder_width=0", "model.encoder_width=0 is out of range"),
+    ("data.only_images=true", "declares note, but data.only_images=true uses nothing but photo"),
+])  # fmt: skip
+def test_images_among_columns_are_refused_where_they_do_not_fit(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{row}.png,some words {row},{row / 7},{'ab'[row % 2]}" for row in range(60)]
+    (tmp_path / "mixed.csv").write_text("\n".join(["photo,note,size,y", *rows]))
+    with pytest.raises(UserError, match=re.escape(message)):
+        check_rules(experiment(*shlex.split(f"{MIXED} {words}")))
+
+
+@pytest.mark.parametrize("words", [
+    "", "model=mlp model.encoders.photo=cnn", "model.encoders.note=text_cnn model.encoder_width=16 augment=flip",
+    "'model.encoders.photo={_target_: stages.networks.applications.application, name: VGG16}' model.frozen=true",
+    "'data.features={photo: image, note: leave_out, size: leave_out}' model=cnn augment.mixup=0.2",
+    "'data.features={photo: image}' data.only_images=true model=cnn augment.mixup=0.2",
+])  # fmt: skip
+def test_images_among_columns_are_accepted_where_they_fit(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{row}.png,some words {row},{row / 7},{'ab'[row % 2]}" for row in range(60)]
+    (tmp_path / "mixed.csv").write_text("\n".join(["photo,note,size,y", *rows]))
+    given = MIXED.partition(" 'data.features")[0] if "data.features" in words else MIXED
+    check_rules(experiment(*shlex.split(f"{given} {words}")))

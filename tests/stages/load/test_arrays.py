@@ -230,7 +230,6 @@ def words(**columns: Any) -> tuple[Any, Any]:
     (lambda: ([[1, 2], [3]] * 150, CLASSES % 3), "train: features is not an array (setting an array element"),
     (lambda: words(lists=np.array([[1], [2, 3]] * 150, object)), "train: the column lists has the type list"),
     (lambda: words(part=np.where(VECTORS > 9, np.inf, VECTORS)), "train: part is inf in row "),
-    (lambda: words(image=PIXELS), "data has images and other features"),
     (lambda: (NUMBERS, CLASSES, -NUMBERS), "train weights are float64 "),
     (lambda: ((VECTORS, CLASSES % 3), (VECTORS[:, :2], CLASSES % 3)), "test: examples of features have the shape (2,)"),
     (lambda: (words(), words(more=NUMBERS)), "different columns: more is only in one of them"),
@@ -265,3 +264,19 @@ def test_unusable_files_are_refused(names: Any, settings: dict[str, Any], messag
     with pytest.raises(UserError) as error:
         load_file(ArraysSettings(files=str(path), **settings))
     assert message in str(error.value)
+
+
+def test_images_stand_among_other_features() -> None:
+    bright = (PIXELS / 255).astype(np.float32)
+    dataset = cut({"size": NUMBERS, "photo": PIXELS, "images": bright}, CLASSES % 3)
+    assert {name: one.kind for name, one in dataset.features.items()} == {
+        "size": "number", "photo": "image", "images_": "image",
+    }  # fmt: skip
+    prepared = normalize(dataset, NormalizeSettings())
+    assert [*prepared.train.inputs] == ["numbers", "photo", "images_"]
+    assert (prepared.scalings["photo"].scale, prepared.scalings["images_"].scale) == ((1 / 255,), (1.0,))
+    for split in dataset.splits.values():
+        rows = np.asarray(split.numbers)
+        np.testing.assert_array_equal(split.features["photo"][:], PIXELS[rows][..., np.newaxis])
+        np.testing.assert_array_equal(split.features["images_"][:], bright[rows][..., np.newaxis])
+        np.testing.assert_array_equal(split.features["size"][:], NUMBERS[rows])
