@@ -1,4 +1,4 @@
-"""What an exported model takes: pixels, encoded images, texts, or the columns of a table, which may be images too."""
+"""Inputs of an exported model: pixels, encoded images, texts, or the columns of a table, which may be images too."""
 
 import json
 from typing import Any

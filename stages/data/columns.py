@@ -91,7 +91,7 @@ WORKERS = os.cpu_count() or 1
 
 @dataclass(frozen=True)
 class Described:
-    """What is known of examples after reading them once."""
+    """Facts about examples that need reading all of them."""
 
     digests: np.ndarray
     """uint64 [N], equal where all features are."""

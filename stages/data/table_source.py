@@ -120,7 +120,7 @@ class Wide:
     features: Callable[[Split], Schema]
     """Return the description of the columns from the training split."""
     described: Mapping[str, Described] = field(default_factory=dict)
-    """What is known of each column of images, by the feature's name, if they were read."""
+    """Facts about each column of images, by the feature's name, if they were read."""
     files: Sequence[str] | None = None
     """The file of each row, if it has one."""
 

@@ -158,19 +158,14 @@ class TableSettings(ImagesSettings):
         if isinstance(self.features, Sequence) and not self.features:
             raise UserError(f"{path}.features=[] selects no columns", "at least one column", f"{path}.features=null")
         if isinstance(self.features, str) or not isinstance(self.features or [], (Mapping, Sequence)):
-            problem, expected = (
-                f"{path}.features={self.features} is not valid",
-                "a mapping from columns to kinds, or a list of columns",
-            )
+            problem = f"{path}.features={self.features} is not valid"
+            expected = "a mapping from columns to kinds, or a list of columns"
             raise UserError(problem, expected, f"'{path}.features=[<column>]'")
         if len({*self.targets}) < len(self.targets):
             raise UserError(f"{path}.target={self.target} has a column twice", "each column only once")
         if self.delimiter is not None and len(self.delimiter) != 1:
-            raise UserError(
-                f"{path}.delimiter={self.delimiter} is not a single character",
-                "one character",
-                f"{path}.delimiter=null",
-            )
+            problem = f"{path}.delimiter={self.delimiter} is not a single character"
+            raise UserError(problem, "one character", f"{path}.delimiter=null")
         if self.units is not None and not (isinstance(self.units, Mapping) and all(map(str, self.units.values()))):
             problem, expected = f"{path}.units={self.units} is not valid", "a mapping from columns to units"
             raise UserError(problem, expected, f"'{path}.units={{<column>: <unit>}}'")
@@ -260,24 +255,24 @@ class TableSettings(ImagesSettings):
             raise UserError(f"{path}.files has {repeated} in two splits", "each file in only one split", fix)
 
     def _check_images(self, path: str) -> None:
-        images = self.images
-        others = [column for column, kind in self.declared.items() if kind not in ("image", "leave_out")]
-        features = [column for column in others if column not in (*self.targets, *self.roles.values())]
+        images, used = self.images, (*self.targets, *self.roles.values())
+        if wrong := next((column for column in images if column in used), ""):
+            raise UserError(f"{path}.features: {wrong} is declared as an image, but it is not a feature", "a feature")
+        features = sorted({one for one, kind in self.declared.items() if kind not in ("image", "leave_out")} - {*used})
         if self.only_images and images and features:
-            raise UserError(
-                f"{path}.features declares {features[0]}, but {path}.only_images=true uses nothing but {images[0]}",
-                "only columns of images, or the other columns too",
-                f"{path}.only_images=false",
+            problem = (
+                f"{path}.features declares {features[0]}, but {path}.only_images=true uses nothing but {images[0]}"
             )
+            fix = f"{path}.only_images=false"
+            raise UserError(problem, "only columns of images, or the other columns too", fix)
         if self.root is not None and not images:
             fix = f"'{path}.features={{<column>: image}}'"
             raise UserError(
                 f"{path}.root={self.root} requires a column of images", f"such a column in {path}.features", fix
             )
         if self.root is not None and not is_folder(self.root):
-            raise UserError(
-                f"{path}.root={self.root} is not a directory", "the directory to which the paths of images are relative"
-            )
+            problem, expected = f"{path}.root={self.root} is not a directory", "the directory with the images"
+            raise UserError(problem, expected)
 
 
 @dataclass(kw_only=True)

@@ -93,8 +93,8 @@ def test_an_unreadable_path_is_refused_or_skipped(photos: Path, path: str, why: 
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"features": {"file": "image", "price": "number"}}, "price cannot be used with the image column file"),
-    ({"features": {"file": "image", "kind": "image"}}, "kind cannot be used with the image column file"),
+    ({"features": {"file": "image", "price": "number"}}, "declares price, but data.only_images=true uses nothing but"),
+    ({"features": {"file": "image", "kind": "image"}}, "kind is declared as an image, but it is not a feature"),
     ({"features": {"file": "text"}}, "requires a column of images"), ({"size": 0}, "data.size=0 is not an image size"),
     ({"root": "nowhere"}, "data.root=nowhere is not a directory"),
 ])  # fmt: skip
