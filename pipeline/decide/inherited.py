@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from pipeline.command_line.arguments import Arguments
 from pipeline.command_line.compose import Composer
@@ -81,10 +81,13 @@ def _as_chosen(run: Summary, known: Set[str]) -> list[str]:
         known: Settings and groups that have an override.
     """
     words = [f"{group}={run.choices[group]}" for group in OF_TABLES if group in run.choices and group not in known]
+    config = RunFolder(run.folder).config
     is_auto = run.choices.get("model") == "auto" and "model" not in known
-    if is_auto and OmegaConf.select(RunFolder(run.folder).config, "model.network.columns") is None:
+    if is_auto and OmegaConf.select(config, "model.network.columns") is None:
         words.append("model.network.columns=mlp")
-    if "data.only_images" not in known and OmegaConf.select(RunFolder(run.folder).config, "data.only_images") is None:
+    features: Any = OmegaConf.select(config, "data.features")
+    has_images = isinstance(features, DictConfig) and "image" in features.values()
+    if has_images and "data.only_images" not in known and OmegaConf.select(config, "data.only_images") is None:
         words.append("data.only_images=true")
     return words
 

@@ -86,6 +86,11 @@ def test_what_options_chose_for_a_run_stays_chosen(tmp_path: Path) -> None:
     assert not {*pinned} & {*all_overrides([f"fork={run}", "data=digits"])}
     RunFolder(run).write_config("model: {network: {columns: tabular}}")
     assert all_overrides([f"fork={run}"])[3:] == pinned[:3]
+    RunFolder(run).write_config("data: {features: {file: image}}\nmodel: {network: {columns: tabular}}")
+    assert all_overrides([f"fork={run}"])[3:] == [*pinned[:3], "data.only_images=true"]
+    assert all_overrides([f"fork={run}", "data.only_images=false"])[4:] == pinned[:3]
+    RunFolder(run).write_config("data: {features: {file: image}, only_images: false}\nmodel: {network: {columns: mlp}}")
+    assert all_overrides([f"fork={run}"])[3:] == pinned[:3]
 
 
 def test_settings_of_a_replaced_option_are_not_inherited(tmp_path: Path) -> None:
