@@ -34,9 +34,10 @@ def test_the_module_map_is_up_to_date(package: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_are_short_and_their_links_and_paths_exist(page: Path) -> None:
-    """Pages of the site may only link to pages of the site."""
+    """Pages of the site may only link to pages of the site. The map has a line for each module."""
     text, is_of_site = page.read_text(), page.is_relative_to(ROOT / "docs")
-    assert len(text.splitlines()) <= {"README.md": 120, "CHANGELOG.md": 10_000}.get(page.name, 200)
+    longest = {"README.md": 120, "CHANGELOG.md": 10_000, "map-of-stages.md": 300}
+    assert len(text.splitlines()) <= longest.get(page.name, 200)
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         place = (page.parent / link).resolve()
         assert "://" in link or place.exists(), link

@@ -19,6 +19,7 @@ from stages.settings.data import (
 from stages.settings.first_rows import check_target
 from stages.settings.folders import classes_of
 from stages.settings.model import ModelSettings, NetworkSettings
+from stages.settings.series import SeriesSettings
 from stages.settings.table import TableSettings
 from stages.settings.train import AutoTaskSettings, SegmentationSettings, TaskSettings
 
@@ -39,6 +40,7 @@ def check_data(experiment: Experiment) -> None:
     lacking = {"images": data.is_without_images, "texts": _is_without_texts(data)}
     if isinstance(data, ArraysSettings):
         lacking = _lacking_in_arrays(data)
+    lacking["windows"] = not isinstance(data, SeriesSettings)
     model = experiment.of("model", ModelSettings)
     network = model.network if model else None
     takes: tuple[str, ...] = ()
@@ -49,7 +51,7 @@ def check_data(experiment: Experiment) -> None:
         raise UserError(problem, "a network that fits the data", "model=auto")
     _check_encoders(experiment, data, model, takes)
     normalize = experiment.of("normalize", NormalizeSettings)
-    if normalize is not None and normalize.tokenizer is not None and all(lacking.values()):
+    if normalize is not None and normalize.tokenizer is not None and lacking["images"] and lacking["texts"]:
         raise UserError(f"normalize.tokenizer requires texts, but {name} has none", "", "normalize.tokenizer=null")
     _check_augment(experiment, data, name, lacking["images"])
     task = model.task if model and isinstance(model.task, TaskSettings) else None
@@ -62,6 +64,23 @@ def check_data(experiment: Experiment) -> None:
         isinstance(data, TableSettings) and experiment.from_stage is None
     ):  # otherwise a trained model determines the target
         check_target(data)
+    _check_forecast(name, task, data)
+
+
+def _check_forecast(name: str, task: TaskSettings | None, data: DataSettings) -> None:
+    """Refuse a forecast of data without windows, another task for windows, and series that make no windows."""
+    kind = "auto" if task is None else task.kind
+    if not isinstance(data, SeriesSettings):
+        if kind == "forecast":
+            problem = f"task=forecast does not fit {name}, which has no next values"
+            raise UserError(problem, "data=series, or another task", "task=auto")
+        return
+    if kind not in ("auto", "forecast"):
+        problem = f"task={kind} does not fit {name}, whose targets are the next values"
+        raise UserError(problem, "task=forecast", "task=forecast")
+    from stages.data.series import planned  # imports pandas, which takes half a second
+
+    planned(data)
 
 
 def _check_augment(experiment: Experiment, data: DataSettings, name: str, lacks_images: bool) -> None:
@@ -143,7 +162,7 @@ def _is_without_texts(data: DataSettings) -> bool:
     """Return whether the settings show that no example has a text."""
     if isinstance(data, TableSettings):
         return "text" not in data.declared.values()
-    return isinstance(data, (DigitsSettings, SyntheticSettings, ImageFolderSettings))
+    return isinstance(data, (DigitsSettings, SyntheticSettings, ImageFolderSettings, SeriesSettings))
 
 
 def _classes_of(data: DataSettings) -> int | None:

@@ -20,6 +20,7 @@ from pipeline.runs.summary import UNITS, Summary, scored
 from stages.errors import printable
 from stages.settings.by_rows import has_columns, is_mixed, training_rows
 from stages.settings.data import DataSettings
+from stages.settings.series import SeriesSettings
 from stages.settings.table import TableSettings
 from stages.settings.train import TrainSettings
 
@@ -38,6 +39,8 @@ def show_plan(experiment: Experiment, plan: Sequence[PlannedStage], console: Con
     console.log(f"{experiment.name}: seed {experiment.seed}, precision {precision}, {where}")
     if by_rows := _by_rows(experiment):
         console.log(by_rows)
+    if windows := _windows(experiment):
+        console.log(windows)
     if patience := _patience(experiment):
         setting = f"{experiment.groups[TRAIN]}.early_stopping_patience"
         monitor = experiment.settings[TRAIN].monitor
@@ -64,6 +67,17 @@ def _by_rows(experiment: Experiment) -> str:
         return ""
     rows = training_rows(vars(data))
     return f"about {rows:,} training rows: batches of {train.batch_size}, up to {train.epochs} epochs (train=by_rows)"
+
+
+def _windows(experiment: Experiment) -> str:
+    """Return the number of windows of each split of time series, as a line; empty for other or large data."""
+    data = experiment.of("load", SeriesSettings)
+    if data is None:
+        return ""
+    from stages.data.series import planned  # imports pandas, which takes half a second
+
+    windows = planned(data)
+    return f"{data.source}: {windows.described}" if windows is not None else ""
 
 
 def _patience(experiment: Experiment) -> int:

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,8 +34,65 @@ class Streamed:
         return self.read(rows)
 
 
-Column: TypeAlias = np.ndarray | Streamed
+Rows: TypeAlias = np.ndarray | Streamed
+"""Values [N, ...] that are not gathered from others."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Values gathered from shared rows at each use: one row, or several consecutive ones, for each example.
+
+    Overlapping windows of a series take no more memory than the series.
+    """
+
+    rows: Rows
+    """The rows of all examples, [R, ...]."""
+    starts: np.ndarray
+    """The first row of each example, int64 [N]."""
+    length: int | None = None
+    """The number of rows of an example; None: one row, without an axis for it."""
+    is_flat: bool = False
+    """Whether the rows of an example are joined to one vector."""
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the rows."""
+        return self.rows.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of examples, and the shape of one."""
+        of_row = tuple(self.rows.shape[1:])
+        steps = () if self.length is None else (self.length,)
+        return (len(self.starts), int(np.prod(steps + of_row))) if self.is_flat else (len(self.starts), *steps, *of_row)
+
+    def places(self, examples: Any) -> np.ndarray:
+        """Return the rows of some examples, a slice or int64 [n], as int64 [n] or [n, length]."""
+        first = self.starts[examples]
+        return first if self.length is None else first[:, np.newaxis] + np.arange(self.length)
+
+    def __getitem__(self, examples: Any) -> np.ndarray:
+        """Return the values of some examples, a slice or int64 [n]; safe in several threads at once."""
+        places = self.places(examples)
+        values = self.rows[places.ravel()]
+        return values.reshape(len(places), *self.shape[1:])
+
+    @property
+    def covered(self) -> np.ndarray:
+        """The rows that any example has, int64 in order."""
+        ends = np.zeros(self.rows.shape[0] + 1, np.int64)
+        np.add.at(ends, self.starts, 1)
+        np.add.at(ends, self.starts + (self.length or 1), -1)
+        return np.flatnonzero(ends[:-1].cumsum())
+
+
+Column: TypeAlias = Rows | Gathered
 """Values [N, ...] of any dtype, by rows."""
+
+
+def is_in_memory(column: Column) -> bool:
+    """Return whether a column needs no disk."""
+    return isinstance(column.rows if isinstance(column, Gathered) else column, np.ndarray)
 
 
 def taken(column: Column, rows: np.ndarray) -> Column:
@@ -43,6 +100,8 @@ def taken(column: Column, rows: np.ndarray) -> Column:
 
     Numbers in memory are aligned as TensorFlow aligns its own, so that it can share their memory.
     """
+    if isinstance(column, Gathered):
+        return replace(column, starts=column.starts[rows])
     shape = (len(rows), *column.shape[1:])
     if not isinstance(column, np.ndarray):
         return Streamed(lambda some: column[rows[some]], shape, column.dtype)
@@ -118,9 +177,33 @@ def describe(features: Mapping[str, Column]) -> Described:
     names = sorted(features)
     images = {name: describe_images(features[name]) for name in names if len(features[name].shape) == 4}
     moments = {name: of_images for name, (_, of_images) in images.items()}
-    columns = [images[name][0] if name in images else features[name] for name in names]
+    columns = [images[name][0] if name in images else _digested(features[name]) for name in names]
     is_alone = len(images) == len(columns) == 1
     return Described(columns[0][:] if is_alone else digests_of_rows(columns, [None] * len(columns)), moments)
+
+
+ODD = 0x9E3779B97F4A7C15
+"""An odd number without a pattern, for digests modulo 2**64."""
+
+
+def _digested(column: Column) -> Rows:
+    """Return a column, or digests of a gathered one, each row of which is digested only once, uint64 [N].
+
+    The digest of consecutive rows is a polynomial of theirs modulo 2**64, from differences of its sums over all rows.
+    """
+    if not isinstance(column, Gathered):
+        return column
+    digests, one = digests_of_rows([column.rows], [None]), np.ones(1, np.uint64)
+    if column.length is None:
+        return digests[column.starts]
+
+    def powers(base: int) -> np.ndarray:
+        return np.concatenate([one, np.full(len(digests), base, np.uint64)]).cumprod(dtype=np.uint64)
+
+    sums = np.concatenate([one * np.uint64(0), (digests * powers(ODD)[:-1]).cumsum(dtype=np.uint64)])
+    inverse = powers(pow(ODD, -1, 2**64))
+    difference: np.ndarray = sums[column.starts + column.length] - sums[column.starts]
+    return difference * inverse[column.starts]
 
 
 def describe_images(images: Column) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from stages.augmentations.transforms import Example
-from stages.data.columns import ALIGNMENT, Column
+from stages.data.columns import ALIGNMENT, Column, Gathered
 from stages.data.split import Split
 from stages.results import Dataset
 
@@ -25,6 +25,9 @@ def reader(column: Column) -> Reader:
     """Return a function that reads examples of a column, in memory or wherever it is."""
     if isinstance(column, np.ndarray):
         return gathering(in_memory(column))
+    if isinstance(column, Gathered) and isinstance(column.rows, np.ndarray):
+        read_rows = _gathering_rows(column, in_memory(column.rows))
+        return lambda examples: _for_network(read_rows(examples))
     dtype = tf.as_dtype(column.dtype)
 
     def read(examples: tf.Tensor) -> tf.Tensor:
@@ -37,6 +40,19 @@ def reader(column: Column) -> Reader:
 def gathering(values: tf.Tensor) -> Reader:
     """Return a function that reads examples of a column in memory, [N, ...]."""
     return lambda examples: _for_network(tf.gather(values, examples))
+
+
+def _gathering_rows(column: Gathered, rows: tf.Tensor) -> Reader:
+    """Return a function that reads examples of a column that is gathered from `rows`, which are in memory."""
+    starts = tf.constant(column.starts, tf.int64)
+
+    def read(examples: tf.Tensor) -> tf.Tensor:
+        first = tf.gather(starts, examples)
+        if column.length is not None:
+            first = first[:, tf.newaxis] + tf.range(column.length, dtype=tf.int64)
+        return tf.reshape(tf.gather(rows, first), [-1, *column.shape[1:]])
+
+    return read
 
 
 def _for_network(values: tf.Tensor) -> tf.Tensor:
@@ -55,6 +71,8 @@ def target_reader(column: Column) -> Reader:
     if isinstance(column, np.ndarray):
         values = target_tensor(column)
         return lambda examples: tf.gather(values, examples)
+    if isinstance(column, Gathered) and isinstance(column.rows, np.ndarray):
+        return _gathering_rows(column, target_tensor(column.rows))
 
     def read(examples: tf.Tensor) -> tf.Tensor:
         values = tf.numpy_function(column.__getitem__, [examples], dtype)

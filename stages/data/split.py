@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from stages.data.columns import Column, Described, Streamed, describe, taken
+from stages.data.columns import Column, Described, Gathered, Streamed, describe, is_in_memory, taken
 from stages.errors import UserError
 from stages.features.kinds import IMAGES
 
@@ -80,7 +80,7 @@ class Split:
 
     @property
     def is_in_memory(self) -> bool:
-        return all(isinstance(column, np.ndarray) for column in (*self.inputs.values(), self.targets))
+        return all(is_in_memory(column) for column in (*self.inputs.values(), self.targets))
 
     @cached_property
     def ends(self) -> Mapping[str, tuple[float, float]]:
@@ -134,7 +134,7 @@ class Split:
 
 def int32_labels(labels: Column) -> Column:
     """Return labels as int32 if they are whole numbers that it can hold, else as an array, for `check` to refuse."""
-    if isinstance(labels, Streamed):
+    if isinstance(labels, Streamed | Gathered):
         return labels
     array = np.atleast_1d(np.asarray(labels))
     if array.dtype.kind not in "iu" or array.dtype == np.int32 or array.ndim > 2:  # masks stay as narrow as they are

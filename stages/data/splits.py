@@ -65,6 +65,32 @@ def cut_evenly(source: str, rows: Mapping[str, np.ndarray], settings: DataSettin
     return {**rows, **{name: train[part] for name, part in cut.items()}}
 
 
+def cut_by_time(times: np.ndarray, train: np.ndarray, fractions: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Return the rows of each split in `fractions`, each the last rows that the splits before it have left.
+
+    Equal times stay in the same split, unless it would become twice as large.
+
+    Args:
+        times: Of all rows, float64 [N].
+        train: The rows that are cut, int64.
+        fractions: From each split to its fraction of the rows that the splits before it have left.
+
+    Returns:
+        The rows of these splits and of `train`, int64 in order.
+    """
+    rows = {}
+    train = train[np.argsort(times[train], kind="stable")]
+    for name, fraction in fractions.items():
+        size = math.ceil(fraction * len(train))
+        last = len(train) - size
+        borders = 1 + np.flatnonzero(np.diff(times[train]))
+        near = borders[np.abs(borders - last) < size]
+        if len(near):
+            last = near[np.abs(near - last).argmin()]
+        rows[name], train = np.sort(train[last:]), train[:last]
+    return {**rows, "train": np.sort(train)}
+
+
 def cut_classes(
     source: str, rows: Mapping[str, np.ndarray], labels: np.ndarray, names: tuple[str, ...], settings: DataSettings
 ) -> dict[str, np.ndarray]:

@@ -33,7 +33,7 @@ SPLIT = " "
 DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
-VERSION = 7
+VERSION = 8
 """Of what a table becomes in the cache."""
 
 
@@ -293,6 +293,8 @@ def _facts(
     different = 0 if kind == "number" else profile.different
     if kind == "category" and not different and profile.present:  # of numbers that are not whole, declared as one
         different = pc.count_distinct(rows.column(profile.name, places)).as_py()
+    if role == "time":
+        kind = "number" if profile.is_number else "date"
     return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
 
 
@@ -318,7 +320,7 @@ def _left_out(column: str, settings: TableSettings) -> str:
 
 def _typed(column: ColumnFacts, profile: Profile) -> Typed:
     """Return how a column is read, by what it is for; only features may have missing values."""
-    kinds = {"target": column.note, "weight": "number", "time": "number" if profile.is_number else "date"}
+    kinds = {"target": column.note, "weight": "number", "time": column.note}
     is_plain = column.kind in ("number", "whole")
     kind = kinds.get(column.kind, column.kind if is_plain else "category")
     return Typed(column.name, kind, column.kind not in DTYPES)

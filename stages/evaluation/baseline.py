@@ -16,15 +16,17 @@ import numpy as np
 from stages.data.columns import evenly_spread
 from stages.data.split import Split
 from stages.evaluation.boosting import LIBRARIES, Fit, Rows
+from stages.evaluation.lags import Lagged, lagged
 from stages.evaluation.paired_tests import MetricDifference, metric_difference
-from stages.features.categories import CategoryFeature
-from stages.features.kinds import Schema, texts_of
+from stages.evaluation.standard_columns import are_categories, encoded_columns
+from stages.features.kinds import Schema
 from stages.features.texts import TextFeature
 from stages.metrics.estimates import Columns
 from stages.metrics.metric import Metric
 from stages.metrics.report import some
 from stages.reporter import safe_place
 from stages.results import Dataset
+from stages.tasks.forecast import ForecastTargets
 
 SKLEARN = "sklearn"
 
@@ -33,9 +35,6 @@ MOST_ROWS = 100_000
 
 MOST_COLUMNS = 500
 """Maximum number of columns for the standard model, which would take too long with more."""
-
-MOST_CATEGORIES = 254
-"""Maximum number of values of a category, the most frequent ones. All others count as missing."""
 
 WORD = r"\w+|[^\w\s]+"
 """Tokens of texts: words, and punctuation between them, so only blank texts yield no tokens."""
@@ -207,19 +206,24 @@ def baseline_of(
         bins: The number of bins of the calibration error.
         library: The package for gradient boosting, one of `LIBRARIES`.
     """
-    train, test = dataset.train.take(evenly_spread(len(dataset.train), MOST_ROWS)), dataset.test
-    val = dataset.val.take(evenly_spread(len(dataset.val), MOST_ROWS))
+    steps = dataset.task.targets.horizon if isinstance(dataset.task.targets, ForecastTargets) else 1
+    train, val = (split.take(evenly_spread(len(split), MOST_ROWS // steps)) for split in (dataset.train, dataset.val))
+    test = dataset.test
     columns = {
         name: feature
         for name, feature in dataset.features.items()
         if feature.is_encodable
         and (not isinstance(feature, TextFeature) or any(text.strip() for text in train.features[name][:]))
     }
-    if not columns or len(_are_categories(columns)) > MOST_COLUMNS:
-        return None
     task = dataset.task
     texts = [name for name, feature in columns.items() if isinstance(feature, TextFeature)]
-    fit: Standard = _linear(train, test, columns) if texts else _boosting(library, train, val, test, columns)
+    fit: Standard | Lagged
+    if isinstance(task.targets, ForecastTargets):
+        fit = lagged(library, (train, val, test), columns, task.targets)
+    elif not columns or len(are_categories(columns)) > MOST_COLUMNS:
+        return None
+    else:
+        fit = _linear(train, test, columns) if texts else _boosting(library, train, val, test, columns)
     known = {name: column for name, column in predicted.items() if name in ("weight", "group", task.view.column)}
     fitted_to = [train] if texts else [train, val]
     standard = task.head.standard(fit, np.concatenate([split.target_values for split in fitted_to]))
@@ -333,7 +337,7 @@ class _Fit:
 def _boosting(library: str, train: Split, val: Split, test: Split, columns: Schema) -> _Boosted:
     """Return gradient boosting on numbers and categories."""
     name, fit = LIBRARIES[library]
-    return _Boosted(name, fit, [train, val], _encoded([train, val, test], columns), _are_categories(columns))
+    return _Boosted(name, fit, [train, val], encoded_columns([train, val, test], columns), are_categories(columns))
 
 
 def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
@@ -351,7 +355,7 @@ def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
         parts.append((of_train, layer.transform(test.features[name][:])))
         safe_place()
     if others:
-        are = _are_categories(others)
+        are = are_categories(others)
         numbers = pipeline.make_pipeline(
             impute.SimpleImputer(strategy="median", keep_empty_features=True), preprocessing.StandardScaler()
         )
@@ -359,7 +363,7 @@ def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
             (numbers, [place for place, is_category in enumerate(are) if not is_category]),
             (preprocessing.OneHotEncoder(handle_unknown="ignore"), np.flatnonzero(are)),
         )
-        fitted, asked = _encoded([train, test], others)
+        fitted, asked = encoded_columns([train, test], others)
         parts.append((layers.fit_transform(fitted), layers.transform(asked)))
     beside = f" and {len(others)} other column{'s' * (len(others) > 1)}" if others else ""
     fitted, asked = (sparse.hstack(part, format="csr") for part in zip(*parts, strict=True))
@@ -371,28 +375,3 @@ def _linear(train: Split, test: Split, columns: Schema) -> _Fit:
         partial(linear_model.LogisticRegression, max_iter=MOST_ITERATIONS),
         linear_model.Ridge,
     )
-
-
-def _are_categories(columns: Schema) -> list[bool]:
-    """Return for each column of `_encoded` whether it is a category."""
-    widths = {name: math.prod(feature.shape) for name, feature in columns.items()}
-    return [isinstance(feature, CategoryFeature) for name, feature in columns.items() for _ in range(widths[name])]
-
-
-def _encoded(splits: Sequence[Split], columns: Schema) -> list[np.ndarray]:
-    """Return the columns of each split, float64 [n, columns]; the first split is the training split.
-
-    Numbers stay as they are, categories become numbers by their frequency, and a vector has a column for each element.
-    """
-    found = []
-    for name, feature in columns.items():
-        parts = [np.asarray(split.features[name][:]) for split in splits]
-        if isinstance(feature, CategoryFeature):
-            words = [texts_of(part) for part in parts]
-            values, counts = np.unique(words[0], return_counts=True)
-            most = values[np.argsort(-counts, kind="stable")][:MOST_CATEGORIES]
-            codes = {value: float(code) for code, value in enumerate(most)}
-            parts = [np.array([codes.get(value, np.nan) for value in part]) for part in words]
-        found.append([part.astype(np.float64) for part in parts])
-        safe_place()
-    return [np.column_stack(parts) for parts in zip(*found, strict=True)]

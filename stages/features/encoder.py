@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from stages.data.columns import Column, Streamed
+from stages.data.columns import Column, Gathered, Rows, Streamed, digests_of_rows, is_in_memory
 from stages.data.split import Split
 from stages.errors import UserError
 from stages.features.drift import with_bins
@@ -21,6 +22,7 @@ from stages.features.kinds import BLOCK, Feature, Schema
 from stages.features.numbers import VALUES, NumberFeature, standardized
 from stages.features.schema import of_json, to_json
 from stages.features.texts import TextFeature
+from stages.features.windows import StepFeature
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
@@ -51,8 +53,8 @@ def encoder_of(schema: Schema) -> keras.Model:
 
     NUMBERS, float32 [b, d], has what features encode as numbers: each number, and each element of a vector, minus its
     mean, divided by its std, computed in float64, with the median for a missing one; a 1 if one is missing, provided
-    that some were missing in training; and a column for each value of a category. Categories of many values and texts
-    are a tensor of their name, see their classes. A missing category is the empty text, a value like any other.
+    that some were missing in training; and a column for each value of a category. Categories of many values, texts and
+    windows are a tensor of their name, see their classes. A missing category is the empty text, a value like any other.
     """
     inputs = {name: keras.Input(feature.shape, dtype=feature.dtype, name=name) for name, feature in schema.items()}
     plain = {name: one.moments for name, one in schema.items() if isinstance(one, NumberFeature) and one.moments}
@@ -64,7 +66,8 @@ def encoder_of(schema: Schema) -> keras.Model:
         if name not in plain:
             encoded = feature.encode(inputs[name])
             parts += encoded.numbers
-            indices |= {} if encoded.indices is None else {name: encoded.indices}
+            tensor = encoded.indices if encoded.steps is None else encoded.steps
+            indices |= {} if tensor is None else {name: tensor}
     floats = [ops.cast(part, "float32") for part in parts]
     numbers = {NUMBERS: floats[0] if len(floats) == 1 else ops.concatenate(floats, axis=-1)} if floats else {}
     return keras.Model(inputs, {**numbers, **indices}, name="encoder")
@@ -136,29 +139,89 @@ def with_encoder(
     """Return the data set with its splits encoded by `encoder`, which was built from `features`. Images stay."""
     if encoder is None:
         return replace(dataset, features=features)
-    names = [*encodable(features)]
-    block = min(BLOCK, *(features[name].block for name in names))
-    tensors = partial(_tensors, encoding(encoder), block)
+    taken = encodable(features)
+    block = min(BLOCK, *(feature.block for feature in taken.values()))
+    by_steps = [name for name, feature in taken.items() if isinstance(feature, StepFeature)]
+    others = [name for name in taken if name not in by_steps]
+    groups = [[name] for name in by_steps] + ([others] if others else [])
+    parts = [(names, encoder if len(groups) == 1 else _part_of(encoder, names, by_steps)) for names in groups]
+    shared: dict[tuple[str, int], dict[str, Rows]] = {}
 
     def encoded(split: Split) -> Split:
-        place = None
-        columns = {name: split.features[name] for name in names}
-        if cache is not None and not all(isinstance(column, np.ndarray) for column in columns.values()):
-            key = hashlib.sha256(split.described.digests.tobytes() + _described(features).encode()).hexdigest()[:32]
-            place = cache / f"encoded-{key}"
-        images = {name: column for name, column in split.features.items() if name not in columns}
-        return split.with_encoded({**_encoded(partial(tensors, columns), place, reporter), **images})
+        found: dict[str, Column] = {}
+        for names, part in parts:
+            columns = {name: split.features[name] for name in names}
+            only = columns[names[0]]
+            if len(names) > 1 or not isinstance(only, Gathered):
+                place = _place(cache, columns, split.described.digests, features)
+                found |= _encoded(partial(_tensors, encoding(part), block, columns), place, reporter)
+                continue
+            key = names[0], id(only.rows)
+            if key not in shared:  # all splits have the same rows, which are encoded once
+                rows = {names[0]: _as_examples(only)}
+                digests = digests_of_rows([only.rows], [None]) if not is_in_memory(only) else np.empty(0)
+                place = _place(cache, columns, digests, features)
+                tensors = _encoded(partial(_tensors, encoding(part), block, rows), place, reporter)
+                shared[key] = {name: _as_rows(tensor, only) for name, tensor in tensors.items()}
+            found |= {name: replace(only, rows=rows) for name, rows in shared[key].items()}
+        images = {name: column for name, column in split.features.items() if name not in taken}
+        return split.with_encoded({**{name: found[name] for name in encoder.output}, **images})
 
     return dataset.with_each_split(encoded, encoder=encoder, features=features)
+
+
+def _part_of(encoder: keras.Model, names: Sequence[str], by_steps: Sequence[str]) -> keras.Model:
+    """Return the part of an encoder that encodes some features: one of `by_steps`, or all others."""
+    outputs = names if names[0] in by_steps else [name for name in encoder.output if name not in by_steps]
+    return keras.Model({name: encoder.input[name] for name in names}, {name: encoder.output[name] for name in outputs})
+
+
+def _as_examples(column: Gathered) -> Column:
+    """Return the rows of a gathered column as examples, each row in one of them; the last example is filled up."""
+    rows, size = column.rows, column.length
+    if size is None:
+        return rows
+
+    def read(examples: slice) -> np.ndarray:
+        values = rows[examples.start * size : examples.stop * size]
+        filled = np.pad(values, [(0, -len(values) % size)] + [(0, 0)] * (values.ndim - 1))
+        return filled.reshape(-1, size, *values.shape[1:])
+
+    return Streamed(read, (-(-rows.shape[0] // size), size, *rows.shape[1:]), rows.dtype)
+
+
+def _as_rows(tensor: Rows, column: Gathered) -> Rows:
+    """Return the rows of a tensor that was computed from `_as_examples`."""
+    if column.length is None:
+        return tensor
+    size, shape = column.length, (column.rows.shape[0], *tensor.shape[2:])
+    if isinstance(tensor, np.ndarray):
+        return tensor.reshape(-1, *shape[1:])[: shape[0]]
+    return Streamed(lambda rows: _rows_of(tensor, rows, size), shape, tensor.dtype)
+
+
+def _rows_of(tensor: Rows, rows: Any, size: int) -> np.ndarray:
+    places = np.arange(tensor.shape[0] * size)[rows]
+    found, inverse = np.unique(places // size, return_inverse=True)
+    return tensor[found][inverse, places % size]
 
 
 def _described(features: Schema) -> str:
     return json.dumps(to_json(features), indent=1)
 
 
+def _place(cache: Path | None, columns: Mapping[str, Column], digests: np.ndarray, features: Schema) -> Path | None:
+    """Return the entry of the cache for the tensors of columns; None if these are in memory."""
+    if cache is None or all(map(is_in_memory, columns.values())):
+        return None
+    names = "" if len(columns) > 1 or not isinstance(next(iter(columns.values())), Gathered) else str([*columns])
+    content = digests.tobytes() + names.encode() + _described(features).encode()
+    return cache / f"encoded-{hashlib.sha256(content).hexdigest()[:32]}"
+
+
 def _encoded(
     tensors: Callable[[Path | None], dict[str, np.ndarray]], place: Path | None, reporter: Reporter
-) -> dict[str, Column]:
+) -> dict[str, Rows]:
     """Return the tensors of a split; place: of an entry of the cache, for a split that is larger than memory."""
     if place is None:
         return dict(tensors(None))
@@ -168,7 +231,7 @@ def _encoded(
 
 def _tensors(encode: Encode, most: int, columns: Mapping[str, Column], folder: Path | None) -> dict[str, np.ndarray]:
     """Return the tensors of the columns of a split, made of `most` rows at once; folder: takes them as files."""
-    width = sum(column.shape[1] for column in columns.values() if len(column.shape) > 1)
+    width = sum(math.prod(column.shape[1:]) for column in columns.values() if len(column.shape) > 1)
     count = next(iter(columns.values())).shape[0]
     step = min(most, max(1, VALUES // max(width, 1)))
     arrays: dict[str, np.ndarray] = {}

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 IMAGES = "images"
 """Name of the feature of a data set of images."""
 
+HISTORY = "history"
+"""Name of the feature with the past of a window of time series."""
+
 NO_NUMBER = -(2**63)
 """Stands for a missing value of a category of whole numbers, and for an unknown one. No vocabulary contains it."""
 
@@ -74,6 +77,8 @@ class Encoded:
     """Tensors [b, k] that become columns of the tensor of all numbers."""
     indices: Any = None
     """A tensor of integers with the name of the feature, int32 [b, ...], if the feature has one."""
+    steps: Any = None
+    """A tensor of numbers by steps with the name of the feature, float32 [b, steps, k], if the feature has one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,14 @@ from stages.features.kinds import Feature, Schema
 from stages.features.numbers import NumberFeature
 from stages.features.texts import TextFeature
 from stages.features.vectors import VectorFeature
+from stages.features.windows import CalendarFeature, WindowFeature
 
 KINDS: Mapping[str, type[Feature]] = {
-    feature.kind: feature for feature in (ImageFeature, NumberFeature, CategoryFeature, TextFeature, VectorFeature)
+    feature.kind: feature
+    for feature in (
+        *(ImageFeature, NumberFeature, CategoryFeature, TextFeature, VectorFeature),
+        *(WindowFeature, CalendarFeature),
+    )
 }
 """The classes of features by their kinds."""
 

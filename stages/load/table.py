@@ -1,6 +1,5 @@
 """Tables: CSV, TSV, Parquet and Feather files with a column to predict."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,7 +12,7 @@ from stages.data.columns import Column, Described, describe, digests_of_rows
 from stages.data.loading import report_left_out
 from stages.data.profiles import FEW
 from stages.data.split import Split
-from stages.data.splits import cut_all, dataset_of
+from stages.data.splits import cut_all, cut_by_time, dataset_of
 from stages.data.table_source import (
     ORDER,
     ColumnFacts,
@@ -272,15 +271,8 @@ def _splits(source: TableSource, targets: np.ndarray, task: Task, settings: Tabl
             rows[name], train = train[is_part], train[~is_part]
         _refuse_shared(source, settings.group, rows | {"train": train})
     elif settings.time is not None:
-        train = train[np.argsort(source.arrays[settings.time][train], kind="stable")]
-        for name, fraction in missing.items():
-            size = math.ceil(fraction * len(train))
-            last = len(train) - size
-            borders = 1 + np.flatnonzero(np.diff(source.arrays[settings.time][train]))
-            near = borders[np.abs(borders - last) < size]
-            if len(near):  # equal times stay in the same split, unless it would become twice as large
-                last = near[np.abs(near - last).argmin()]
-            rows[name], train = np.sort(train[last:]), train[:last]
+        rows |= cut_by_time(source.arrays[settings.time], train, missing)
+        train = rows["train"]
     elif missing:
         strata = task.targets.strata(targets[train])
         strata = np.zeros(len(train), np.int32) if strata is None else strata

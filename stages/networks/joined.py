@@ -23,6 +23,18 @@ class TableFacts:
     """The number of training examples."""
 
 
+@dataclass(frozen=True)
+class SeriesFacts:
+    """Facts about windows of time series. A function gets them as its argument `series`."""
+
+    window: int
+    """Number of past steps."""
+    horizon: int
+    """Number of next steps."""
+    targets: int
+    """Number of targets of a step, which are the first channels of the past."""
+
+
 WORD_WIDTH = 64
 """Numbers that stand for a word, where a network has no setting for it."""
 

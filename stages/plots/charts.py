@@ -25,7 +25,7 @@ MOST_BARS = 60
 """Bars of a plot, one per class."""
 
 
-def _figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
     """Return a figure of a size in inches, without pyplot: no window system, no state shared between runs.
 
     A constrained layout would draw it twice.
@@ -44,7 +44,7 @@ def plot_history(
         metric: of the task, such as `accuracy`. best_epoch: counted from 1. first_epoch: that of the first row of
             `history`.
     """
-    figure = _figure(9, 3.5)
+    figure = new_figure(9, 3.5)
     epochs = range(first_epoch, first_epoch + len(history))
     phases = [row.get("train/phase", 1.0) for row in history]
     borders = [index for index in range(1, len(history)) if phases[index] != phases[index - 1]]
@@ -68,7 +68,7 @@ def plot_numbers(columns: Sequence[tuple[str, np.ndarray, np.ndarray]], path: Pa
     Args:
         columns: name, true and predicted values, [n], of each target; of many rows some are drawn, evenly spread.
     """
-    figure = _figure(8, 3.5 * len(columns))
+    figure = new_figure(8, 3.5 * len(columns))
     for axes, (name, true, predicted) in zip(figure.subplots(len(columns), 2, squeeze=False), columns, strict=True):
         rows = evenly_spread(len(true), MOST_POINTS)
         axes[0].plot(true[rows], predicted[rows], ".", markersize=2, alpha=0.5)
@@ -95,7 +95,7 @@ def plot_scores(
     """
     shown = slice(MOST_BARS)
     labels, places = drawable(names)[shown], np.arange(len(names[shown]))
-    figure = _figure(6, 1 + 0.25 * len(labels))
+    figure = new_figure(6, 1 + 0.25 * len(labels))
     axes = figure.subplots()
     axes.barh(places, np.nan_to_num(values[shown]), color="tab:blue", alpha=0.6)
     known = places[~np.isnan(lows[shown])]
@@ -115,7 +115,7 @@ def plot_confusion(confusion: np.ndarray, class_names: Sequence[str], path: Path
     longest = max(map(len, names), default=2)
     margin, rest = 0.5 + 0.09 * longest, 0.15  # inches
     side = margin + 1.6 + 0.4 * min(size, 40) + rest
-    figure = _figure(side, side)
+    figure = new_figure(side, side)
     figure.subplots_adjust(left=margin / side, bottom=margin / side, right=1 - rest / side, top=1 - rest / side)
     axes = figure.subplots()
     of_class = confusion.sum(axis=1, keepdims=True)
@@ -141,7 +141,7 @@ def plot_reliability(counts: np.ndarray, correct: np.ndarray, sure: np.ndarray, 
             of equal width from 0 to 1, [bins] each.
         error: expected calibration error.
     """
-    figure = _figure(4.5, 5)
+    figure = new_figure(4.5, 5)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     figure.subplots_adjust(left=0.13, right=0.96, bottom=0.1, top=0.94, hspace=0.08)
     width = 1 / len(counts)

@@ -178,6 +178,48 @@ class UnetSettings(NetworkSettings):
     dropout: float = number(0.0, at_least=0, below=1)
 
 
+@option("network", "causal_cnn")
+@dataclass(kw_only=True)
+class CausalCnnSettings(NetworkSettings):
+    """For time series: convolutions over the past steps, whose dilation doubles until they see the whole window."""
+
+    takes: ClassVar[tuple[str, ...]] = ("windows",)
+    _target_: str = "stages.networks.series.causal_cnn"
+    filters: int = number(64, at_least=1, at_most=65536, unit="filters in each convolution")
+    kernel_size: int = number(3, at_least=2, at_most=1024, unit="steps")
+    dropout: float = number(0.1, at_least=0, below=1)
+    scale_windows: bool = True
+    """Whether each window is scaled by the mean and the standard deviation of its own past targets."""
+
+
+@option("network", "gru")
+@dataclass(kw_only=True)
+class GruSettings(NetworkSettings):
+    """For time series: a GRU that reads the past steps one after another."""
+
+    takes: ClassVar[tuple[str, ...]] = ("windows",)
+    _target_: str = "stages.networks.series.gru"
+    units: int = number(64, at_least=1, at_most=65536, unit="units of the GRU")
+    dropout: float = number(0.1, at_least=0, below=1)
+    scale_windows: bool = True
+    """Whether each window is scaled by the mean and the standard deviation of its own past targets."""
+
+
+@option("network", "nbeats")
+@dataclass(kw_only=True)
+class NBeatsSettings(NetworkSettings):
+    """For time series: residual blocks of dense layers, each of which explains a part of the past and of the next
+    values."""
+
+    takes: ClassVar[tuple[str, ...]] = ("windows",)
+    _target_: str = "stages.networks.series.nbeats"
+    hidden: list[int] = number([128, 128], at_least=1, at_most=65536, unit="units in each layer of a block")
+    blocks: int = number(4, at_least=1, at_most=1000, unit="blocks")
+    dropout: float = number(0.1, at_least=0, below=1)
+    scale_windows: bool = True
+    """Whether each window is scaled by the mean and the standard deviation of its own past targets."""
+
+
 @option("network", "application")
 @dataclass(kw_only=True)
 class ApplicationSettings(NetworkSettings):

@@ -12,6 +12,7 @@ from stages.settings.ranges import choice, holds, number, option, text
 
 METRICS = (
     "loss", "accuracy", "auc", "rmse", "mae", "r2", "macro_f1", "exact_match", "mean_iou", "dice", "pixel_accuracy",
+    "mase",
 )  # fmt: skip
 """Metrics of the project's own tasks."""
 
@@ -20,7 +21,7 @@ METRICS = (
 class TaskSettings:
     """Task: what is predicted, and the loss and metrics for it."""
 
-    kind: str = choice("auto", "auto", "classification", "multi_label", "regression", "segmentation")
+    kind: str = choice("auto", "auto", "classification", "multi_label", "regression", "segmentation", "forecast")
     """Kind of the task. `auto`: detected from the target."""
     _target_: str | None = None
     """Import path of your own function, which changes the task of the data. null: the project's task for the kind."""
@@ -78,6 +79,14 @@ class SegmentationSettings(TaskSettings):
     """Predicts the class of each pixel of an image."""
 
     kind: str = choice("segmentation", "segmentation")
+
+
+@option("task", "forecast")
+@dataclass(kw_only=True)
+class ForecastSettings(TaskSettings):
+    """Predicts the next values of time series."""
+
+    kind: str = choice("forecast", "forecast")
 
 
 @dataclass(kw_only=True)

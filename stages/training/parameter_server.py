@@ -52,7 +52,7 @@ class ParameterServer(OwnSteps):
     def begin(self, first_step: int, epochs: int) -> None:
         """Send the training split to the workers. The batches of each step are made when it is scheduled."""
         split = self._setup.dataset.train
-        columns = {name: tf.constant(column) for name, column in split.inputs.items()}
+        columns = {name: tf.constant(column[:]) for name, column in split.inputs.items()}
         held = columns, target_tensor(split.target_values), weights_of(split)
         once = tf.data.Dataset.from_tensors
         whole = tf.function(lambda: once(held).repeat().with_options(WITHOUT_AUTOTUNER), autograph=False)

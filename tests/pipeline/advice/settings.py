@@ -214,7 +214,25 @@ PHOTOS = _rows("x,y,z", "#.png,a,#.5", "#.png,b,#.5")
 WITH_PHOTOS = "'++data.features={x: image}'"
 """Images next to a number."""
 
+SERIES = "data=series data.files=t.csv data.target=y data.time=day"
+
+
+def _days(words: str, *left_out: int, copies: int = 1) -> Case:
+    """Return the case of a command with a table of 56 days, some left out, or each several times."""
+
+    def case(folder: Path) -> str:
+        rows = [f"{np.datetime64('2024-01-01') + day},{day}.5" for day in range(56) if day not in left_out]
+        write_files(folder, {"t.csv": "\n".join(["day,y", *rows * copies]) + "\n"})
+        return f"{SERIES} {words}"
+
+    return case
+
+
 CASES: dict[str, Case] = {
+    "stages/data/series.py:timeline": _days("data.window=2", 5),
+    "stages/data/series.py:windows_of": _days("data.window=20"),
+    "stages/settings/series.py:check": _days("data.window=2 data.season=3"),
+    "pipeline/checks/data_fits.py:_check_forecast": _days("data.window=2 task=regression"),
     "pipeline/checks/data_fits.py:_check_augment": _csv(PHOTOS, f"{WITH_PHOTOS} augment.mixup=0.2"),
     "pipeline/checks/data_fits.py:_check_encoders": _csv(PHOTOS, f"{WITH_PHOTOS} model=cnn"),
     "stages/augment.py:augment": _no_images,

@@ -1,0 +1,160 @@
+"""Windows of time series: numbers by steps, [steps, channels], and the times of the steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from stages.data.columns import Column, Gathered, evenly_spread
+from stages.features.kinds import BLOCK, ROWS, Encoded, Feature, means_of
+from stages.features.numbers import (
+    VALUES,
+    Moments,
+    describe_numbers,
+    moments_of,
+    refuse_overflow,
+    standardized,
+    values_for_statistics,
+)
+
+if TYPE_CHECKING:
+    from stages.data.split import Split
+    from stages.settings.data import NormalizeSettings
+
+KNOWN, TIME = "known", "time"
+"""Names of the features of a window besides its past: columns that are known in advance, and the times of all steps."""
+
+HARMONICS = 3
+"""Number of sines and cosines for a period: they tell seven weekdays apart."""
+
+
+@dataclass(frozen=True)
+class StepFeature(Feature):
+    """Values of several steps, from which the encoder makes numbers by steps."""
+
+    unit: ClassVar[str] = "windows"
+
+    def rows_for_trees(self, column: Column) -> np.ndarray:
+        """Return the values of a column for a model that knows no steps, float64 [N, d]."""
+        values = np.asarray(column[:], np.float64)
+        return values.reshape(len(values), -1)
+
+
+@dataclass(frozen=True)
+class WindowFeature(StepFeature):
+    """Numbers of several steps and channels; nan if one is missing."""
+
+    kind: ClassVar[str] = "window"
+
+    shape: tuple[int, ...] = (0, 0)
+    """Steps and channels."""
+    channels: tuple[str, ...] = ()
+    """The names of the channels."""
+    dtype: str = "float64"
+    elements: tuple[Moments, ...] | None = None
+    """The statistics of each channel."""
+    targets: int = 0
+    """Number of the first channels whose next values are predicted."""
+
+    def learn(self, name: str, column: Column, settings: NormalizeSettings) -> Self:
+        elements = tuple(moments_of_channels(column))
+        for channel, moments in zip(self.channels, elements, strict=True):
+            refuse_overflow(channel, [moments])
+        return replace(self, elements=elements)
+
+    def encode(self, values: Any) -> Encoded:
+        from keras import ops  # seconds, which commands without TensorFlow must not wait for
+
+        assert self.elements is not None
+        parts = [ops.cast(part, "float32") for part in standardized(values, self.elements)]
+        return Encoded(steps=parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1))
+
+    def measured(self, column: Column) -> np.ndarray:
+        """Return the last value of the first channel, as the mean of a window depends on trends much more."""
+        rows = evenly_spread(column.shape[0], ROWS)
+        size = BLOCK // column.shape[1] + 1
+        parts = [column[rows[start : start + size]][:, -1, 0] for start in range(0, len(rows), size)]
+        return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+
+    def statistics(self, name: str, split: Split) -> list[Sequence[Any]]:
+        values = values_for_statistics(split, name)
+        return [
+            (channel, self.kind, float(np.isnan(part).mean()), *describe_numbers(part), "", "")
+            for channel, part in zip(self.channels, np.moveaxis(values, -1, 0), strict=True)
+        ]
+
+    @property
+    def known(self) -> dict[str, Any]:
+        learned = {} if self.elements is None else {"elements": [asdict(element) for element in self.elements]}
+        return {"channels": list(self.channels), "targets": self.targets, **learned}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any], **common: Any) -> Self:
+        elements = tuple(Moments(**element) for element in values["elements"]) if "elements" in values else None
+        shape, channels = tuple(values.get("shape", (0, 0))), tuple(values.get("channels", ()))
+        return cls(shape, channels, values.get("dtype", "float64"), elements, values.get("targets", 0), **common)
+
+
+def moments_of_channels(column: Column) -> list[Moments]:
+    """Return the statistics of each channel of windows, [N, steps, channels].
+
+    Gathered windows count each row once; of others, some are used if there are many.
+    """
+    if isinstance(column, Gathered):
+        rows = column.covered
+        return moments_of(np.asarray(column.rows[rows[evenly_spread(len(rows), VALUES)]]))
+    some = evenly_spread(column.shape[0], max(1, VALUES // math.prod(column.shape[1:])))
+    return moments_of(np.asarray(column[some]).reshape(-1, column.shape[-1]))
+
+
+@dataclass(frozen=True)
+class CalendarFeature(StepFeature):
+    """The times of several steps, in seconds since 1970, which the encoder turns into sines and cosines of periods."""
+
+    kind: ClassVar[str] = "calendar"
+
+    shape: tuple[int, ...] = (0,)
+    periods: tuple[float, ...] = ()
+    """The periods in seconds, such as those of a day, a week and a year."""
+    dtype: str = "int64"
+
+    def learn(self, name: str, column: Column, settings: NormalizeSettings) -> Self:
+        return self
+
+    def with_bins(self, column: Column) -> Self:
+        """Return the feature without a distribution, as later data always has later times."""
+        return self
+
+    def encode(self, values: Any) -> Encoded:
+        """Return sines and cosines of each period and its harmonics, float32 [b, steps, 2 * HARMONICS * periods].
+
+        The part of a period is computed in float64, so that all seconds since 1970 have the same precision.
+        """
+        from keras import ops
+
+        seconds = ops.expand_dims(ops.cast(values, "float64"), -1)
+        periods = np.array(self.periods, np.float64)
+        turns = ops.expand_dims(ops.mod(seconds, periods) / periods, -1)
+        angles = turns * (2 * np.pi * np.arange(1, HARMONICS + 1, dtype=np.float64))
+        both = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
+        return Encoded(steps=ops.reshape(ops.cast(both, "float32"), (-1, self.shape[0], 2 * HARMONICS * len(periods))))
+
+    def measured(self, column: Column) -> np.ndarray:
+        return means_of(column)
+
+    def statistics(self, name: str, split: Split) -> list[Sequence[Any]]:
+        ends = np.asarray(split.features[name][evenly_spread(len(split), 2)])
+        low, high = (str(np.datetime64(int(end), "s")) for end in (ends.min(), ends.max()))
+        return [self._row(name, 0.0, "", "", low, high, "", "")]
+
+    @property
+    def known(self) -> dict[str, Any]:
+        return {"periods": list(self.periods)}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any], **common: Any) -> Self:
+        return cls(tuple(values.get("shape", (0,))), tuple(values.get("periods", ())), **common)

@@ -1,0 +1,115 @@
+"""Settings of time series: a table whose next values are predicted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stages.errors import UserError
+from stages.settings.data import DataSettings, refuse_missing
+from stages.settings.folders import name_of_file
+from stages.settings.ranges import choice, number, option, text
+from stages.settings.table import TableSettings
+from stages.settings.table_files import files_of
+from stages.settings.train import RegressionSettings
+
+KINDS = ("number", "leave_out")
+"""Kinds that a column can be declared to have."""
+
+
+@option("data", "series")
+@dataclass(kw_only=True)
+class SeriesSettings(DataSettings):
+    """Time series: a table with a row for each time, or for each time of several series, whose next values are
+    predicted."""
+
+    _target_: str = "stages.load.series.series"
+    files: Any = None
+    """A file, or a list of files and patterns such as `demand/*.parquet`; or one of these per split, such as
+    `{train: a.csv, test: b.csv}`. Splits that are not given are cut from the training rows by time."""
+    target: Any = None
+    """Name of the column to predict, or a list of names."""
+    time: str | None = None
+    """Column with the time of each row: dates, or numbers. The steps between the times must be equal."""
+    group: str | None = None
+    """Column with the name of the series, such as the store. null: all rows are one series."""
+    window: int | None = number(None, at_least=1, at_most=100_000, unit="steps")
+    """Number of past steps from which the next ones are predicted. null: three times `horizon`, but at least two
+    seasons."""
+    horizon: int = number(1, at_least=1, at_most=10_000, unit="steps")
+    """Number of next steps to predict."""
+    stride: int = number(1, at_least=1, at_most=100_000, unit="steps")
+    """Number of steps between the windows of a split."""
+    season: int | None = number(None, at_least=1, at_most=100_000, unit="steps")
+    """Number of steps after which values tend to repeat, for the seasonal naive forecast. null: by the steps between
+    times: 7 for days, 24 for hours, 12 for months; 1, the last value, if there is none or `window` is shorter."""
+    fill: str = choice("fail", "fail", "previous", "zero", "interpolate")
+    """Handling of missing times. `fail`: end the run with an error that names the first one. `previous`: the values of
+    the row before. `zero`: zeros. `interpolate`: numbers on the line between the rows before and after."""
+    known: list[str] | None = None
+    """Columns whose values are known in advance for the predicted steps, such as planned promotions."""
+    calendar: bool = True
+    """Whether the hour, the weekday and the day of the year are known in advance, if times are dates."""
+    features: Any = None
+    """A list of the only columns whose past is used, or a mapping from columns to kinds (`number`, `leave_out`). null:
+    all columns of numbers. The past of the target is always used."""
+    delimiter: str | None = None
+    """Character between the values of a text file. null: detected among comma, tab, semicolon and vertical bar."""
+    encoding: str = "utf8"
+    """Encoding of text files, such as `cp1252`."""
+    decimal: str = choice(".", ".", ",")
+    """Decimal mark of numbers that are stored as text."""
+    thousands: str | None = text(None, "[.,]", "a comma or a point", r"\,")
+    """Thousands separator: a comma or a point."""
+    missing: list[str] | None = None
+    """Texts that mean a missing value, as for tables."""
+    on_error: str = choice("fail", "fail", "skip")
+    """Handling of rows that cannot be used. `fail`: end the run with an error that names the first one. `skip`: leave
+    them out, so their times are missing, and list them in `data/skipped.csv`."""
+    memory_gib: float | None = number(None, at_least=0, unit="GiB of memory for a table")
+    """Memory that the table may use, in GiB. A larger one is converted once, and read from the disk during training.
+    null: a third of the free memory."""
+
+    def __post_init__(self) -> None:
+        """Convert numbers to names of columns, as tables do."""
+        table = TableSettings(target=self.target, features=self.features)
+        self.target, self.features = table.target, table.features
+
+    @property
+    def is_without_images(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> str:
+        return name_of_file(files_of(self.files)[0]) if self.files else ""
+
+    @property
+    def table(self) -> TableSettings:
+        """The settings with which the rows are read."""
+        names = (
+            *("files", "target", "time", "group", "features", "delimiter", "encoding", "decimal", "thousands"),
+            *("missing", "on_error", "memory_gib", "val_fraction", "test_fraction"),
+        )
+        features = self.features
+        if isinstance(features, Sequence) and not isinstance(features, str):
+            features = [*features, *(self.known or [])]
+        given = {name: getattr(self, name) for name in names} | {"features": features}
+        return TableSettings(**given, task=RegressionSettings())
+
+    def check(self, path: str) -> None:
+        if self.time is None:
+            raise UserError(f"{path}.time is not set", "the column with the time of each row", f"{path}.time=<column>")
+        replace(self.table, group=None).check(path)
+        columns = self.table.header.columns
+        for name, given in {"group": [self.group] if self.group else [], "known": self.known or []}.items():
+            refuse_missing(f"{path}.{name}", given, columns, files_of(self.files)[0])
+        roles = [*self.table.targets, self.time, *([self.group] if self.group else []), *(self.known or [])]
+        if repeated := next((name for name in roles if roles.count(name) > 1), None):
+            problem = f"{path}: the column {repeated} has two roles"
+            raise UserError(problem, "different columns for target, time, group and known")
+        kinds = self.features if isinstance(self.features, Mapping) else {}
+        if wrong := next((name for name, kind in kinds.items() if kind not in KINDS), None):
+            problem = f"{path}.features: the column {wrong} has the kind {kinds[wrong]}"
+            raise UserError(problem, KINDS, f"'{path}.features={{{wrong}: number}}'")
+        if self.season and self.window and self.season > self.window:
+            problem = f"{path}.season={self.season} is longer than {path}.window={self.window}"
+            raise UserError(problem, "a window of at least one season", f"{path}.season={self.window}")

@@ -1,0 +1,62 @@
+"""Time series from a file: planned, trained, resumed, exported, and forecast from the latest rows."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tests import commands
+from tests.pipeline.experiments import killed_and_resumed, only_folder
+from tests.stages.series import demand
+
+pytestmark = pytest.mark.slow
+
+WORDS = ("data=series", "data.target=sales", "data.time=date", "data.group=store", "data.window=14", "data.horizon=4",
+         "data.known=[promo]", "train.epochs=2", "model=causal_cnn")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("series") / "demand.csv"
+    demand(days=300).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def outputs(csv: Path, module_outputs: Path) -> Path:
+    """Return the outputs of a whole run with two replicas."""
+    done = commands.succeed(*WORDS, f"data.files={csv}", "strategy=mirrored", "export=all", f"outputs={module_outputs}")
+    assert "600 steps of 2 series, every day; windows of 14 + 4 steps: 398 train, 14 val, 86 test" in done.stdout
+    return module_outputs
+
+
+def test_a_run_reports_its_forecasts(outputs: Path) -> None:
+    folder = only_folder(outputs)
+    summary = json.loads((folder / "summary.json").read_text())
+    metrics = summary["metrics"]
+    assert {"test/mae", "test/rmse", "test/mase", "trivial/mae", "baseline/mae"} <= {*metrics}
+    assert metrics["export/max_abs_diff"] <= 1e-4
+    assert {"export/keras/agreement", "export/onnx/agreement"} <= {*metrics}
+    steps = pd.read_csv(folder / "test_by_step.csv")
+    assert steps.step.tolist() == ["sales+1", "sales+2", "sales+3", "sales+4"]
+    assert steps.mae.mean() == pytest.approx(metrics["test/mae"])
+    assert steps["naive mae"].mean() == pytest.approx(metrics["trivial/mae"])
+    assert {"forecasts.png", "steps.png"} <= {path.name for path in (folder / "plots").iterdir()}
+    table = pq.read_table(folder / "predictions.parquet")
+    assert {"example", "target", "prediction", "naive", "group"} <= {*table.column_names}
+    assert any("seasonal naive forecast" in sentence for sentence in summary["facts"]["verdicts"])
+
+
+def test_a_killed_run_equals_an_uninterrupted_one(csv: Path, tmp_path: Path) -> None:
+    left_out = ("pipeline.export=null", "pipeline.inspect=null", "evaluate.baseline=false")
+    killed_and_resumed((*WORDS, f"data.files={csv}", *left_out), tmp_path)
+
+
+def test_a_mean_of_steps_is_the_error_of_the_predictions(outputs: Path) -> None:
+    table = pq.read_table(only_folder(outputs) / "predictions.parquet")
+    target, prediction = (np.array(table[name].to_pylist()) for name in ("target", "prediction"))
+    summary = json.loads((only_folder(outputs) / "summary.json").read_text())
+    assert np.abs(target - prediction).mean() == pytest.approx(summary["metrics"]["test/mae"], rel=1e-5)

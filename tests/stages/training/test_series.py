@@ -1,0 +1,109 @@
+"""Training on time series: the same on any replicas, from memory and from the disk; only the past is used."""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.data.examples import first_inputs
+from stages.results import Dataset, Model, Strategy
+from stages.settings.model import AutoSettings, CausalCnnSettings, GruSettings, NBeatsSettings, TabularSettings
+from tests.stages.experiments import (
+    after_steps,
+    assert_replicas_equal_one_device,
+    built_of,
+    flat,
+    one_device,
+    settings,
+)
+from tests.stages.series import demand, encoded
+
+NETWORKS: dict[str, Any] = {
+    "causal_cnn": CausalCnnSettings(filters=8), "gru": GruSettings(units=8),
+    "nbeats": NBeatsSettings(hidden=[16], blocks=2), "tabular": TabularSettings(hidden=[16], members=3),
+    "auto": AutoSettings(columns="tabular"),
+}  # fmt: skip
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return encoded(tmp_path_factory.mktemp("demand"), demand(), known=["promo"])
+
+
+def build(data: Dataset, where: Strategy, network: Any) -> Model:
+    return built_of(network, data, where)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_replicas_equal_one_device(name: str, data: Dataset) -> None:
+    """With dropout; three replicas share no batch evenly."""
+    made = functools.partial(build, network=NETWORKS[name])
+    assert_replicas_equal_one_device(data, settings(batch_size=50), STEPS, made, 3)
+
+
+@pytest.mark.parametrize("name", ["causal_cnn", "nbeats"])
+def test_xla_gives_the_same(name: str, data: Dataset) -> None:
+    made = functools.partial(build, network=NETWORKS[name])
+    plain, compiled = (
+        after_steps(one_device(), data, settings(batch_size=50), STEPS, made, jit=jit)[0] for jit in (False, True)
+    )
+    np.testing.assert_allclose(flat(compiled.network), flat(plain.network), atol=2e-6)
+
+
+def test_the_disk_gives_the_same_as_memory(data: Dataset, tmp_path: Path) -> None:
+    disk = encoded(tmp_path, demand(), tmp_path / "cache", known=["promo"], memory_gib=0.0)
+    assert not disk.train.is_in_memory
+    made = functools.partial(build, network=NETWORKS["causal_cnn"])
+    both = [after_steps(one_device(), one, settings(batch_size=50), STEPS, made)[0] for one in (data, disk)]
+    np.testing.assert_array_equal(flat(both[0].network), flat(both[1].network))
+
+
+def answers(model: Model, data: Dataset) -> np.ndarray:
+    return np.asarray(model.network(first_inputs(data.test, len(data.test)), training=False))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_only_the_window_and_what_is_known_in_advance_change_a_forecast(name: str, tmp_path: Path) -> None:
+    """To the bit: neither the future of the target and of other columns, nor the past before the window, has an effect.
+
+    The test split has two windows, one of each store, behind which all values are changed, and before which, too.
+    """
+    frame = demand()
+    days = sorted({*frame.date})
+    last = days[-18:]
+    first, future, promo = last[0], frame.date > last[13], frame.promo
+    one = [encoded(tmp_path, frame, known=["promo"], stride=200)]
+    other = frame.copy()
+    other.loc[future, ["sales", "price"]] += [1e3, 7.0]
+    is_old = (frame.date < first) & (frame.date > days[-40])  # in the test split
+    other.loc[is_old, ["sales", "price"]] *= 3.0
+    one.append(encoded(tmp_path, other, known=["promo"], stride=200))
+    known = frame.assign(promo=np.where(future, 1 - promo, promo))
+    one.append(encoded(tmp_path, known, known=["promo"], stride=200))
+    model = build(one[0], one_device(), NETWORKS[name])
+    base, unchanged, changed = (answers(model, data) for data in one)
+    assert len(base) == 2
+    np.testing.assert_array_equal(unchanged, base)
+    assert not np.isclose(changed, base).all()
+    inside = frame.copy()
+    inside.loc[frame.date == first, "sales"] += 5.0
+    assert not np.isclose(answers(model, encoded(tmp_path, inside, known=["promo"], stride=200)), base).all()
+
+
+def test_a_level_moves_scaled_forecasts_by_as_much(data: Dataset) -> None:
+    """Twice the past around another mean gives twice the forecast around it."""
+    for name in ("causal_cnn", "gru", "nbeats"):
+        model = build(data, one_device(), NETWORKS[name])
+        inputs = {key: np.asarray(value) for key, value in first_inputs(data.test, 9).items()}
+        base = np.asarray(model.network(inputs, training=False))
+        sales = inputs["history"][:, :, :1]
+        center, moved = sales.mean(axis=1, keepdims=True), inputs["history"].copy()
+        moved[:, :, :1] = 100 + 2 * (sales - center)
+        found = np.asarray(model.network({**inputs, "history": moved}, training=False))
+        np.testing.assert_allclose(found, 100 + 2 * (base - center[:, 0]), atol=2e-3, err_msg=name)
+    plain = build(data, one_device(), replace(NETWORKS["causal_cnn"], scale_windows=False))
+    assert plain.network.count_params() > 0
