@@ -12,6 +12,7 @@ from stages.data.columns import evenly_spread
 from stages.data.examples import network_dtype
 from stages.errors import UserError
 from stages.exporters.exporter import LOADER, Exporter, answers_of
+from stages.features.images import images_of
 from stages.results import Dataset, Model
 
 
@@ -19,9 +20,7 @@ from stages.results import Dataset, Model
 class LiteRT(Exporter):
     """A file with the signature `serving_default`, from `images` to `probabilities`, both float32, any batch size.
 
-    A network of another precision is written in float32. weights: `float32`, `float16` (half the size), or `int8`: a
-    quarter of it, and whole numbers in the layers that have them, by the ranges that `representative_examples` of the
-    training split take.
+    A network of another precision is written in float32.
     """
 
     suffix = ".tflite"
@@ -29,7 +28,10 @@ class LiteRT(Exporter):
     takes_features = False
 
     weights: str = "float32"
+    """`float32`, `float16` (half the size), or `int8` (a quarter of it). With `int8`, the layers for images and words
+    also compute in whole numbers. Layers for columns of numbers do not: eight bits hold too little of a number."""
     representative_examples: int = 200
+    """Number of training examples by which the ranges of these whole numbers are measured."""
 
     def check(self, model: Model, dataset: Dataset) -> None:
         """See `Exporter`. Operations that LiteRT lacks, it lacks for weights of any size."""
@@ -52,7 +54,7 @@ class LiteRT(Exporter):
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if self.weights == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        if self.weights == "int8":
+        if self.weights == "int8" and not _has_numbers(dataset):
             converter.representative_dataset = lambda: self._representative(dataset)
         try:
             with warnings.catch_warnings(action="ignore"):  # of the converter's own interpreter, which is deprecated
@@ -72,3 +74,9 @@ class LiteRT(Exporter):
         for row in evenly_spread(len(dataset.train), self.representative_examples):
             given = {name: column[row : row + 1] for name, column in dataset.train.inputs.items()}
             yield {name: np.asarray(value, network_dtype(value.dtype).as_numpy_dtype) for name, value in given.items()}
+
+
+def _has_numbers(dataset: Dataset) -> bool:
+    """Return whether any input of the network has numbers that are neither pixels nor indices."""
+    images = images_of(dataset.features)
+    return any(name not in images and np.dtype(one.dtype).kind == "f" for name, one in dataset.train.inputs.items())

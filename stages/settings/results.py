@@ -99,8 +99,8 @@ class LiteRTSettings(FormatSettings):
 
     _target_: str = "stages.exporters.litert.LiteRT"
     weights: str = choice("float32", "float32", "float16", "int8")
-    """Type of the weights. `int8`: activations are quantized too, to the ranges that representative examples
-    produce."""
+    """Type of the weights. `int8`: for images and texts, activations are quantized too, to the ranges that
+    representative examples produce."""
     representative_examples: int = number(200, at_least=1, at_most=10_000, unit="training examples")
     """Number of training examples from which `int8` measures the ranges of the activations."""
 

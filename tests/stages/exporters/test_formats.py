@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from stages.normalize import normalize
 from stages.results import Dataset, Exported, Model, Strategy, Trained
 from stages.settings import results as kinds
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import CnnSettings, MlpSettings, ResnetSettings
+from stages.settings.model import CnnSettings, MlpSettings, ResnetSettings, TabularSettings
 from stages.tasks.classification import classification
 from tests.conftest import ROOT
 from tests.stages.experiments import (
@@ -202,6 +202,24 @@ class Skewed(SavedModel):
         model.network.set_weights([*weights[:-1], weights[-1] + np.linspace(0, self.by, len(weights[-1]))])
         super().write(model, dataset, path)
         model.network.set_weights(weights)
+
+
+def test_int8_keeps_numbers_of_tables_exact_enough(tmp_path: Path) -> None:
+    """In eight bits, a number with an outlier could not be told from its neighbors, and the bins would be wrong."""
+    random = np.random.default_rng(1)
+    frame = pd.DataFrame(random.normal(size=(600, 4)), columns=["a", "b", "c", "d"])
+    frame.loc[0, "a"] = 300.0
+    frame["kind"] = np.where(frame.a * frame.b + frame.c > 0, "yes", "no")
+    data = normalize(table_of(tmp_path, frame, target="kind"), NormalizeSettings())
+    build = partial(build_tabular, network=TabularSettings(hidden=[64]))
+    model, _ = after_steps(one_device(), data, settings(), steps=100, build=build)
+    formats = {name: FORMATS[name] for name in ("saved_model", "litert_int8")}
+    made = export(Trained(model, (), 1, 0), data, kinds.ExportSettings(formats=formats, reload="here"), tmp_path)
+    assert made.record.metrics["export/litert_int8/max_abs_diff"] < 0.02
+
+
+def build_tabular(data: Dataset, where: Strategy, network: Any) -> Model:
+    return built_of(network, data, where)
 
 
 def test_a_format_beyond_its_limits_fails_with_what_to_set(tmp_path: Path) -> None:
