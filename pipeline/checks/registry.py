@@ -16,7 +16,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.targets import check_installed, load, named_parameters, settings_class, signature
 from pipeline.tracking.store import store_is_usable
 from stages.errors import UserError
-from stages.settings.model import KerasHubSettings, ModelSettings, encoder_settings
+from stages.settings.model import FACTS, KerasHubSettings, ModelSettings, encoder_settings
 from stages.settings.ranges import SCHEMAS, check, known_as, nearest
 from stages.settings.results import EvaluateSettings, ExportSettings, schema_of
 from stages.settings.train import METRICS, CustomOptimizerSettings, CustomScheduleSettings, TaskSettings, TrainSettings
@@ -185,6 +185,9 @@ def _check_call(path: str, target: str, arguments: Mapping[str, Any]) -> None:
     called = signature(path.removesuffix(".arguments"), target)
     is_function = path == "task.loss" and not isinstance(load(path, target), type)
     passed = 2 if is_function or path.startswith(ENCODERS) else PASSED_BY_STAGES.get(path, 0)
+    if path == "model.network":
+        others = [one for name, one in called.parameters.items() if name in arguments or name not in FACTS]
+        called = called.replace(parameters=others)
     try:
         for bind in (called.bind_partial, called.bind):  # `bind` alone would report missing arguments first
             bind(*[None] * passed, **arguments)

@@ -262,6 +262,10 @@ class KerasHubSettings(NetworkSettings):
             )
 
 
+FACTS = ("categories", "output_shape", "table")
+"""Parameters of a network's function that the stage `model` fills in, if the function has them."""
+
+
 @option("model", "model")
 @dataclass(kw_only=True)
 class ModelSettings:

@@ -71,6 +71,8 @@ def open_one(input_shape, num_classes, **more):
 @keras.saving.register_keras_serializable()
 def decorated(input_shape, num_classes, units):
     return None
+def of_tables(input_shape, num_classes, units, table, categories):
+    return None
 class Watch(keras.callbacks.Callback):
     def __init__(self, every: int = 1):
         super().__init__()
@@ -81,6 +83,8 @@ CALLS: dict[str, str | None] = {
     "model.network={_target_: own_net.tiny, units: 3}": None,
     "model.network={_target_: own_net.open_one, anything: 3}": None,
     "model.network={_target_: own_net.decorated, units: 3}": None,
+    "model.network={_target_: own_net.of_tables, units: 3}": None,
+    "model.network={_target_: own_net.of_tables, size: 3}": r"got an .*'size'\. Expected settings .*: units(\.|$)",
     "model.network={_target_: own_net.tiny, unitz: 3}": r"own_net\.tiny: got an .*'unitz'\. Expected .*units",
     "model.network={_target_: own_net.tiny}": r"network: own_net\.tiny: missing .*'units'",
     "model.network={_target_: own_net.nope}": "own_net. has no attribute .nope",
