@@ -50,9 +50,9 @@ def main() -> None:
     seconds = {name: found["stages"][name]["seconds"] for name in ("load", "normalize")}
     text = (
         f"{given.rows:,} rows of six numbers, two categories and a target ({size:,.0f} MiB of CSV) were converted in "
-        f"{seconds['load']:.0f} s ({processor()})\nand encoded in {seconds['normalize']:.0f} s; `mlp` then trained on "
-        f"{found['metrics']['train/examples_per_second']:,.0f} rows a second from the disk, in batches of 1,024.\n"
-        f"The process took {cost['MiB'] / 1024:.1f} GiB at most, mapped pages of these files among them."
+        f"{seconds['load']:.0f} s ({processor()})\nand encoded in {seconds['normalize']:.0f} s; the default network "
+        f"then trained on {found['metrics']['train/examples_per_second']:,.0f} rows a second from the disk, in batches "
+        f"of 1,024.\nThe process took {cost['MiB'] / 1024:.1f} GiB at most, mapped pages of these files among them."
     )
     print(text)
     if given.page:
