@@ -262,7 +262,7 @@ class KerasHubSettings(NetworkSettings):
             )
 
 
-FACTS = ("categories", "output_shape", "table")
+FACTS = ("categories", "output_shape", "series", "table")
 """Parameters of a network's function that the stage `model` fills in, if the function has them."""
 
 
