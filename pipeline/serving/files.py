@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.command_line.command import print_error, print_warning, say
-from pipeline.serving import models, signatures
+from pipeline.serving import models, series, signatures
 from pipeline.serving.masks import MASK, Masks
 from pipeline.system import streams
 from pipeline.system.signals import CLOSED_OUTPUT
@@ -36,9 +36,10 @@ def predict(options: argparse.Namespace) -> int:
     drift = models.drift_of(loaded)
     if options.root is not None and not signatures.images_among_columns(loaded):
         raise UserError(f"--root={options.root} requires a model of tables with images", "a command without --root")
-    if signatures.accepts_columns(loaded):
+    if signatures.accepts_columns(loaded) or signatures.accepts_windows(loaded):
+        predict_rows = _forecast if signatures.accepts_windows(loaded) else _predict_tables
         try:
-            code = _predict_tables(loaded, models.reading_settings(loaded, files, options.root), options, drift)
+            code = predict_rows(loaded, models.reading_settings(loaded, files, options.root), options, drift)
         except UserError as error:
             if "data." in error.fix:  # this command has no settings: files are read as in training
                 raise UserError(error.problem, f"{error.expected}, as in training") from error
@@ -88,9 +89,7 @@ def _share(count: int, counts: Mapping[str, int]) -> str:
 def _predict_tables(loaded: Any, settings: TableSettings, options: argparse.Namespace, drift: Drift) -> int:
     """Write the predictions for the rows of tables to a file, or print one line per row; return the exit code."""
     if options.output is not None:
-        if not options.output.suffix:
-            fix = f"--output={options.output}.parquet"
-            raise UserError(f"--output={options.output} is not supported", "a file that ends in .parquet or .csv", fix)
+        _refuse_folder(options.output)
         count = models.write_predictions(loaded, settings, options.output, drift)
         say(f"wrote {count:,} rows to {options.output}")
         return 0
@@ -105,6 +104,28 @@ def _predict_tables(loaded: Any, settings: TableSettings, options: argparse.Name
             )
             if not streams.is_read():
                 return CLOSED_OUTPUT.exit_code
+    return 0
+
+
+def _refuse_folder(output: Path) -> None:
+    if not output.suffix:
+        fix = f"--output={output}.parquet"
+        raise UserError(f"--output={output} is not supported", "a file that ends in .parquet or .csv", fix)
+
+
+def _forecast(loaded: Any, settings: TableSettings, options: argparse.Namespace, drift: Drift) -> int:
+    """Write the forecasts for the series in tables to a file, or print one line per step; return the exit code."""
+    if options.output is not None:
+        _refuse_folder(options.output)
+    table = series.forecasts_of_files(loaded, settings, drift)
+    if options.output is not None:
+        series.write_forecasts(table, options.output)
+        say(f"wrote {len(table):,} rows to {options.output}")
+        return 0
+    for line in series.lines(table, options.json):
+        print(printable(line) if not options.json else line, flush=True)
+        if not streams.is_read():
+            return CLOSED_OUTPUT.exit_code
     return 0
 
 

@@ -14,7 +14,7 @@ from pipeline.runs.finding import Runs
 from pipeline.serving import masks
 from pipeline.serving.masks import MASK
 from pipeline.serving.rows import rows_of_files
-from pipeline.serving.signatures import BYTES, row_signature
+from pipeline.serving.signatures import BYTES, QUANTILES, WINDOWS, reading_of_model, row_signature
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
@@ -140,7 +140,7 @@ def reading_settings(loaded: Any, paths: Sequence[Path] = (), root: Path | None 
         paths: The tables.
         root: The folder to which the paths of images are relative; None: the folder of each table.
     """
-    known = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
+    known = {name: value for name, value in reading_of_model(loaded).items() if name not in (WINDOWS, QUANTILES)}
     if "decimal" not in known:  # older exports always read these as missing values
         known["missing"] = [*MISSING, *known.get("missing", ())]
     return TableSettings(files=[str(path) for path in paths], root=None if root is None else str(root), **known)

@@ -85,11 +85,7 @@ def arguments_of(loaded: Any, settings: TableSettings, drift: Drift, data: Any) 
     wide = {name: column for name, column in columns.items() if arguments[name].shape.rank > 1}
     images = {name: columns[name] for name in images_among_columns(loaded)}
     plain = {name: column for name, column in columns.items() if name not in wide and name not in images}
-    texts: dict[str, Any] = {}
-    for column in plain.values():
-        values = zip(frame[column].tolist(), frame[column].isna(), strict=True)
-        cells = [None if is_missing else _as_text(value, settings) for value, is_missing in values]
-        texts[column] = pa.array(cells, pa.string())
+    texts = as_texts(frame[[*dict.fromkeys(plain.values())]], settings)
     rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], **reading_of(settings))
     arrays = _reader(loaded, rows, plain)(slice(None))
     for name, column in images.items():
@@ -205,6 +201,18 @@ def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dic
         expected = f"the columns that the model requires: {', '.join(columns.values())}"
         raise UserError(f"{where} has no column {missing}", expected)
     return columns
+
+
+def as_texts(frame: Any, settings: TableSettings) -> dict[str, Any]:
+    """Return the columns of a data frame as Arrow columns of texts, by name, as a file would have them."""
+    import pyarrow as pa
+
+    texts: dict[str, Any] = {}
+    for column in frame:
+        values = zip(frame[column].tolist(), frame[column].isna(), strict=True)
+        cells = [None if is_missing else _as_text(value, settings) for value, is_missing in values]
+        texts[column] = pa.array(cells, pa.string())
+    return texts
 
 
 def _as_text(value: Any, settings: TableSettings) -> str:

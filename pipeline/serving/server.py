@@ -22,10 +22,10 @@ import numpy as np
 from pipeline.command_line.command import say
 from pipeline.internals.mlflow import scoring_app
 from pipeline.runs.summary import one_line
-from pipeline.serving import models
+from pipeline.serving import models, series
 from pipeline.serving.masks import MASK
 from pipeline.serving.rows import arguments_of
-from pipeline.serving.signatures import BYTES, accepts_columns
+from pipeline.serving.signatures import BYTES, accepts_columns, accepts_windows
 from pipeline.system import environment
 from pipeline.system.machine import HOST
 from pipeline.tracking.params import EXAMPLES
@@ -203,6 +203,7 @@ def predictor(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
         watch: Counts the rows.
     """
     settings, is_table = models.reading_settings(loaded), accepts_columns(loaded)
+    is_forecast = accepts_windows(loaded)
     pyarrow = import_module("pyarrow")
     exception = import_module("mlflow.exceptions").MlflowException.invalid_parameter_value
     wrong = (
@@ -214,6 +215,8 @@ def predictor(loaded: Any, watch: "Watch") -> Callable[[Any], Any]:
         if _is_over.get(Event()).is_set():
             raise exception("the request has already ended")
         try:
+            if is_forecast and hasattr(data, "items") and series.has_rows(loaded, data):
+                return series.forecasts_of_request(loaded, settings, watch.drift, data).to_pylist()
             arguments = arguments_of(loaded, settings, watch.drift, data)
             outputs = (models.prediction_columns if is_table else models.outputs_of)(loaded, arguments)
         except wrong as error:  # columns of different lengths, or none; images of a different shape

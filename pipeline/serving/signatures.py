@@ -12,6 +12,12 @@ BYTES = "serve_bytes"
 DEFAULT = "serving_default"
 """The signature of a SavedModel that accepts its features as they are."""
 
+WINDOWS = "windows"
+"""Name of the facts, in `reading` of a SavedModel, from which windows of time series are made."""
+
+QUANTILES = "quantiles"
+"""Name of the quantiles that are predicted, among the same facts."""
+
 TEXT = "text"
 """The only argument of a model of texts that are stored in one file each."""
 
@@ -44,6 +50,17 @@ def accepts_columns(loaded: Any) -> bool:
     return is_default and all(spec.shape.rank <= 2 for spec in row_arguments(loaded).values())
 
 
+def reading_of_model(loaded: Any) -> dict[str, Any]:
+    """Return the facts of a SavedModel about the reading of its training data; empty for older exports."""
+    known: dict[str, Any] = json.loads(loaded.reading.numpy()) if hasattr(loaded, "reading") else {}
+    return known
+
+
+def accepts_windows(loaded: Any) -> bool:
+    """Return whether a SavedModel accepts windows of time series."""
+    return WINDOWS in reading_of_model(loaded)
+
+
 def accepts_texts(loaded: Any) -> bool:
     """Return whether a SavedModel accepts texts that are stored in one file each, as with `data=text_folder`."""
     known = {"delimiter": None} if not hasattr(loaded, "reading") else json.loads(loaded.reading.numpy())
@@ -52,4 +69,5 @@ def accepts_texts(loaded: Any) -> bool:
 
 def suffixes_of(loaded: Any) -> tuple[str, ...]:
     """Return the suffixes of the files in a folder that a SavedModel accepts."""
-    return TEXT_SUFFIXES if accepts_texts(loaded) else NAMES if accepts_columns(loaded) else IMAGE_SUFFIXES
+    is_table = accepts_windows(loaded) or accepts_columns(loaded)
+    return TEXT_SUFFIXES if accepts_texts(loaded) else NAMES if is_table else IMAGE_SUFFIXES

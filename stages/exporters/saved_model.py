@@ -56,7 +56,9 @@ class Serving(tf.Module):
         with tf.device("/cpu:0"):  # strings live on the CPU alone; a plain constant would not be saved
             self.class_names = tf.Variable(dataset.task.names, trainable=False, name="class_names")
             self.trained_on = tf.Variable(trained_on(dataset.features), trainable=False, name="trained_on")
-            self.reading = tf.Variable(json.dumps(dataset.reading), trainable=False, name="reading")
+            self.reading = tf.Variable(
+                json.dumps({**dataset.reading, **model.task.head.saved}), trainable=False, name="reading"
+            )
         self.__dict__["specs"] = specs = {
             name: tf.TensorSpec((None, *one.shape), tf.as_dtype(one.argument), name)
             for name, one in dataset.features.items()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stages.data.columns import Column, Gathered, Rows
+from stages.data.latest import WindowReading
 from stages.data.loading import report_left_out
 from stages.data.series import BOOLEANS, Windows, rows_of_splits, windows_of
 from stages.data.split import Split
@@ -83,7 +84,8 @@ def series(
         "left_out": ", ".join(column.name for column in columns if column.kind == "leave_out"),
     }
     files = _write(source, columns, reporter, folder)
-    return replace(dataset, record=Record(params, files=files), reading=settings.table.reading)
+    reading = {**settings.table.reading, "windows": made.reading(settings, source).to_json()}
+    return replace(dataset, record=Record(params, files=files), reading=reading)
 
 
 def _targets(history: Column, settings: SeriesSettings, windows: Windows) -> ForecastTargets:
@@ -201,6 +203,27 @@ class _Made:
         first = starts + windows.window
         targets = Gathered(self.targets, first, windows.horizon, is_flat=True)
         return Split(columns, targets, numbers=self.numbers[first], groups=windows.blocks(starts))
+
+    def reading(self, settings: SeriesSettings, source: TableSource) -> WindowReading:
+        """Return the facts for making windows of further rows."""
+        windows = self.windows
+        channels = {
+            name: feature.channels for name, feature in self.features.items() if isinstance(feature, WindowFeature)
+        }
+        return WindowReading(
+            windows.window,
+            windows.horizon,
+            tuple(settings.table.targets),
+            channels,
+            tuple(name for columns in channels.values() for name in columns if name in source.texts),
+            str(settings.time),
+            TIME if TIME in self.features else None,
+            settings.group,
+            self.group,
+            windows.timeline.is_date,
+            settings.fill,
+            windows.timeline.frequency,
+        )
 
 
 def _as_float32(values: Rows) -> Rows:

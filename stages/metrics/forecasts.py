@@ -9,6 +9,7 @@ import numpy as np
 
 from stages.metrics.estimates import Columns, Estimate, Sample, mean_estimate
 from stages.metrics.intervals import Result
+from stages.metrics.metric import MeanMetric
 from stages.metrics.numbers import Mae, Rmse
 
 BLOCKS = 15
@@ -96,3 +97,25 @@ class Mase(ForecastMae):
         """See `Metric`."""
         errors = np.abs(np.asarray(columns["prediction"], np.float64) - columns["target"]) / np.array(self.naive)
         return mean_estimate(errors.mean(axis=1), parts)
+
+
+@dataclass(frozen=True)
+class Pinball(MeanMetric):
+    """The mean pinball loss of quantiles over all steps, in the units of the targets."""
+
+    name = "pinball"
+    higher_is_better = False
+
+    quantiles: tuple[float, ...] = ()
+
+    def values(self, columns: Mapping[str, Any], xp: Any) -> Any:
+        """See `MeanMetric`."""
+        targets = columns["target"]
+        by_target = xp.reshape(columns["quantiles"], (-1, targets.shape[1], len(self.quantiles)))
+        errors = targets[:, :, None] - by_target
+        levels = np.array(self.quantiles, np.float32)
+        return xp.mean(xp.maximum(levels * errors, (levels - 1) * errors), axis=(1, 2))
+
+    def ends(self, estimate: Estimate, sample: Sample, confidence: float) -> Result:
+        """See `Metric`."""
+        return block_interval(estimate, sample, confidence)

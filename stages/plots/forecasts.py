@@ -12,7 +12,12 @@ MOST_STEPS = 200
 
 
 def plot_forecasts(
-    titles: Sequence[str], history: np.ndarray, parts: Sequence[np.ndarray], name: str, path: Path
+    titles: Sequence[str],
+    history: np.ndarray,
+    parts: Sequence[np.ndarray],
+    name: str,
+    path: Path,
+    band: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Path:
     """Draw the past of windows, what followed, the forecast and the naive forecast; return `path`.
 
@@ -22,6 +27,7 @@ def plot_forecasts(
         parts: What followed, the forecast and the naive forecast, [n, horizon] each.
         name: The name of the target.
         path: The file.
+        band: The lowest and the highest quantile, [n, horizon] each, if there are any.
     """
     figure = new_figure(9, 2.2 * len(titles))
     past = history[:, -MOST_STEPS:]
@@ -32,6 +38,8 @@ def plot_forecasts(
         axes.plot(steps, past[row], color="grey")
         for part, (label, color, line) in zip(parts, looks, strict=True):
             axes.plot(next_steps, part[row], color=color, linestyle=line, marker=".", label=label)
+        if band is not None:
+            axes.fill_between(next_steps, band[0][row], band[1][row], color="tab:blue", alpha=0.2)
         axes.axvline(0.5, color="grey", linewidth=0.5)
         axes.set(ylabel=drawable([name])[0], title=title)
         axes.grid(alpha=0.3)

@@ -12,7 +12,7 @@ from stages.settings.ranges import choice, holds, number, option, text
 
 METRICS = (
     "loss", "accuracy", "auc", "rmse", "mae", "r2", "macro_f1", "exact_match", "mean_iou", "dice", "pixel_accuracy",
-    "mase",
+    "mase", "pinball",
 )  # fmt: skip
 """Metrics of the project's own tasks."""
 
@@ -87,6 +87,15 @@ class ForecastSettings(TaskSettings):
     """Predicts the next values of time series."""
 
     kind: str = choice("forecast", "forecast")
+    quantiles: list[float] = number([], above=0, below=1, unit="probability")
+    """Quantiles to predict, such as `[0.1,0.5,0.9]`, with the median as the forecast. Empty: only the forecast."""
+
+    def check(self, path: str) -> None:
+        super().check(path)
+        if self.quantiles and (sorted({*self.quantiles}) != self.quantiles or 0.5 not in self.quantiles):
+            given = ", ".join(f"{value:g}" for value in self.quantiles)
+            fix = f"'{path}.quantiles=[{','.join(f'{value:g}' for value in sorted({*self.quantiles, 0.5}))}]'"
+            raise UserError(f"{path}.quantiles={given} is not valid", "increasing numbers, one of which is 0.5", fix)
 
 
 @dataclass(kw_only=True)

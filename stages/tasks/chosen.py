@@ -21,6 +21,7 @@ from stages.metrics.metric import Metric
 from stages.targets import imported, made
 from stages.tasks.classification import ClassHead, ProbabilityHead, classification
 from stages.tasks.parts import Head, Loss
+from stages.tasks.quantiles import with_quantiles
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def chosen_task(found: Task, settings: TaskSettings, targets: Column) -> Task:
             problem = f"task.single_logit=true requires 2 classes, but the data has {there}"
             raise UserError(problem, "", "task.single_logit=false")
         found = classification(found.names, single_logit=True)
+    if quantiles := getattr(settings, "quantiles", []):
+        found = with_quantiles(found, quantiles)
     if settings._target_ is not None:
         found = _own_task(found, settings._target_)
     some = held(targets, TRIED)

@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.features.kinds import HISTORY
 from stages.metrics.estimates import Columns, Sample
-from stages.metrics.forecasts import ForecastMae, ForecastRmse, Mase
+from stages.metrics.forecasts import ForecastMae, ForecastRmse, Mase, Pinball
 from stages.metrics.metric import Metric
 from stages.metrics.report import Measured, Section, blank_where_nan
 from stages.plots.forecasts import plot_forecasts, plot_steps
@@ -114,7 +114,11 @@ class ForecastView(NumberView):
         self, metrics: Sequence[Metric], columns: Columns, names: Sequence[str], confidence: float, bins: int
     ) -> dict[str, float]:
         """See `View`."""
-        return {metric.name: metric.estimate(columns, Sample.of(columns).parts)[0] for metric in metrics}
+        return {
+            metric.name: metric.estimate(columns, Sample.of(columns).parts)[0]
+            for metric in metrics
+            if "quantiles" in columns or not isinstance(metric, Pinball)
+        }
 
     def _by_step(self, metrics: Sequence[Metric], columns: Columns, confidence: float) -> Section:
         mae, rmse = ForecastMae(), ForecastRmse()
@@ -131,7 +135,11 @@ class ForecastView(NumberView):
             "low and high are the ends of the interval of mae, if there is one. naive mae is that of the seasonal "
             f"naive forecast (season {self.targets.season})."
         )
-        header = ("step", "mae", "low", "high", "rmse", "naive mae")
+        header: tuple[str, ...] = ("step", "mae", "low", "high", "rmse", "naive mae")
+        if "quantiles" in columns:
+            inside = _inside(columns)
+            header, rows = (*header, "inside"), [(*row, value) for row, value in zip(rows, inside, strict=True)]
+            note += " inside is the fraction of targets between the lowest and the highest quantile."
         return Section("by_step", "Errors by step", note, [header, *rows])
 
     def draw(
@@ -146,17 +154,22 @@ class ForecastView(NumberView):
         history = np.asarray(dataset.test.features[HISTORY][rows])[:, :, 0]
         width = len(self.targets.columns)
         parts = [columns[name][rows][:, ::width] for name in ("target", "prediction", NAIVE)]
+        band = None
+        if "quantiles" in columns:
+            quantiles = columns["quantiles"][rows].reshape(len(rows), len(self.targets.names), -1)[:, ::width]
+            band = quantiles[..., 0], quantiles[..., -1]
         return [
-            plot_forecasts([*chosen], history, parts, self.targets.columns[0], place / "forecasts.png"),
+            plot_forecasts([*chosen], history, parts, self.targets.columns[0], place / "forecasts.png", band),
             plot_steps(errors[:, ::width], np.abs(columns[NAIVE] - columns["target"])[:, ::width], place / "steps.png"),
         ]
 
     def trivial(self, task: Task, train: Split) -> SeasonalNaive:
         """Return the seasonal naive forecast."""
-        model = f"the seasonal naive forecast (the values {self.targets.season} steps before; "
-        if self.targets.season == 1:
-            model = "the naive forecast (the last value; "
-        return SeasonalNaive(model + "the network has", np.zeros(len(task.names)), task.comparable)
+        count = self.targets.season
+        metrics = [metric for metric in task.comparable if not isinstance(metric, Pinball)]
+        name, repeats = ("seasonal naive", f"last {count} values") if count > 1 else ("naive", "last value")
+        model = f"the {name} forecast (it repeats the {repeats}; the network was fitted to"
+        return SeasonalNaive(model, np.zeros(len(task.names)), metrics)
 
     def not_beaten(self, names: Sequence[str], ours: Columns, trivial: Columns) -> list[str]:
         """Return the targets whose errors are not smaller."""
@@ -167,6 +180,13 @@ class ForecastView(NumberView):
 
     def explained_variance(self, columns: Columns) -> None:  # type: ignore[override]
         """See `View`: none, as forecasts are compared with naive ones."""
+
+
+def _inside(columns: Columns) -> list[float]:
+    """Return the fraction of each target between its lowest and its highest quantile."""
+    targets = columns["target"]
+    quantiles = columns["quantiles"].reshape(len(targets), targets.shape[1], -1)
+    return [float(value) for value in ((quantiles[..., 0] <= targets) & (targets <= quantiles[..., -1])).mean(axis=0)]
 
 
 def naive_errors(rows: np.ndarray, series: np.ndarray, season: int) -> tuple[float, ...]:

@@ -51,6 +51,11 @@ class MemberHead(Head):
         """See `Head`."""
         return self.one.width
 
+    @property
+    def saved(self) -> dict[str, Any]:
+        """See `Head`."""
+        return self.one.saved
+
     def of_network(self, outputs: str) -> Self:
         """See `Head`."""
         return replace(self, one=self.one.of_network(outputs))

@@ -131,6 +131,11 @@ class Head(ABC):
         """The shape of the network's outputs for an example."""
         return (self.units,)
 
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Facts about the predictions, as JSON, that are saved with exported models."""
+        return {}
+
     def of_targets(self, targets: Column) -> Self:
         """Return the head for the targets of a data set. It matters to heads whose shape depends on them."""
         return self

@@ -8,8 +8,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.commands import predict
 from tests import commands
 from tests.pipeline.experiments import killed_and_resumed, only_folder
+from tests.pipeline.serving.test_serving import JSON, post, serving
 from tests.stages.series import demand
 
 pytestmark = pytest.mark.slow
@@ -53,6 +55,42 @@ def test_a_run_reports_its_forecasts(outputs: Path) -> None:
 def test_a_killed_run_equals_an_uninterrupted_one(csv: Path, tmp_path: Path) -> None:
     left_out = ("pipeline.export=null", "pipeline.inspect=null", "evaluate.baseline=false")
     killed_and_resumed((*WORDS, f"data.files={csv}", *left_out), tmp_path)
+
+
+def test_forecasts_of_the_latest_rows_are_written_with_their_times(outputs: Path, csv: Path, tmp_path: Path) -> None:
+    """Rows behind the last sales have the promotions. The same window of the test split has the same forecast."""
+    frame = pd.read_csv(csv)
+    days = sorted({*frame.date})
+    table = pq.read_table(only_folder(outputs) / "predictions.parquet")
+    expected = dict(zip(table["example"].to_pylist(), table["prediction"].to_pylist(), strict=True))
+    frame.loc[frame.date >= days[-4], ["sales", "price"]] = np.nan
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    words = [str(only_folder(outputs)), f"--outputs={outputs}"]
+    written = tmp_path / "next.csv"
+    assert predict.main([words[0], str(tmp_path / "new.csv"), "-o", str(written), words[1]]) == 0
+    found = pd.read_csv(written)
+    assert list(found) == ["store", "date", "sales"]
+    assert {*found.date} == {*days[-4:]}
+    for store, part in found.groupby("store"):
+        [example] = np.flatnonzero((frame.store == store) & (frame.date == days[-4]))
+        np.testing.assert_allclose(part.sales, expected[int(example)], rtol=1e-4)
+    frame[frame.date < days[-2]].to_csv(tmp_path / "short.csv", index=False)
+    done = commands.run("predict", words[0], str(tmp_path / "short.csv"), words[1])
+    assert done.returncode == 2
+    assert "has only 2 rows after" in done.stderr
+
+
+def test_a_server_forecasts_the_latest_rows(outputs: Path, csv: Path) -> None:
+    frame = pd.read_csv(csv)
+    days = sorted({*frame.date})
+    frame.loc[frame.date >= days[-4], "sales"] = np.nan
+    with serving(only_folder(outputs), outputs) as (address, _):
+        body = json.dumps({"dataframe_split": json.loads(frame.to_json(orient="split"))})
+        status, answer = post(address, body.encode(), JSON)
+    assert status == 200, answer
+    answers = answer["predictions"]
+    assert [(one["store"], one["date"]) for one in answers[:4]] == [(answers[0]["store"], day) for day in days[-4:]]
+    assert len(answers) == 8
 
 
 def test_a_mean_of_steps_is_the_error_of_the_predictions(outputs: Path) -> None:
