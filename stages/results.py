@@ -176,7 +176,7 @@ class Dataset:
     def unit(self) -> str:
         """The name of the examples: `images`, `texts`, `rows` or `examples`."""
         units = {feature.unit for feature in self.features.values()}
-        return units.pop() if len(units) == 1 else "rows" if units == {"rows", "texts"} else "examples"
+        return units.pop() if len(units) == 1 else "rows" if units <= {"rows", "texts", "images"} else "examples"
 
     @property
     def implied_record(self) -> Record:

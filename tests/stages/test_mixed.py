@@ -12,17 +12,27 @@ from PIL import Image
 
 from stages.augment import augment
 from stages.data import batches
+from stages.data.split import Split
 from stages.errors import UserError
 from stages.evaluation.by_column import importance_of
 from stages.export import export
 from stages.features.images import ImageFeature
+from stages.features.kinds import IMAGES
 from stages.networks.encoders import suitable
 from stages.normalize import normalize
 from stages.results import Dataset, Model, Trained
 from stages.settings.data import AugmentSettings, NormalizeSettings
-from stages.settings.model import AutoSettings, CnnPhotoSettings, CnnSettings, MlpSettings, TextCnnSettings
+from stages.settings.model import (
+    ApplicationSettings,
+    AutoSettings,
+    CnnPhotoSettings,
+    CnnSettings,
+    MlpSettings,
+    TextCnnSettings,
+)
 from stages.settings.results import ExportSettings, KerasSettings, SavedModelSettings
 from stages.settings.train import SgdSettings
+from stages.transfer.pretrained import backbone_of
 from tests.stages.experiments import (
     after_steps,
     built_of,
@@ -116,6 +126,7 @@ def test_images_alone_are_a_data_set_of_images(folder: Path) -> None:
     )
     mixed = load(folder, IMAGE)
     assert [*mixed.features] == ["size", "town", "front"]
+    assert (alone.unit, mixed.unit) == ("images", "rows")
     np.testing.assert_array_equal(alone.train.images, mixed.train.features["front"])
 
 
@@ -292,3 +303,33 @@ def test_what_does_not_fit_is_refused(one: Dataset, network: Any, encoders: dict
 def test_only_images_is_refused_with_other_columns(folder: Path) -> None:
     with pytest.raises(UserError, match=r"declares size, but data.only_images=true uses nothing but front"):
         load(folder, {**IMAGE, "size": "number"}, only_images=True)
+
+
+def test_a_backbone_in_an_encoder_has_its_scaling_its_weights_and_stays_frozen(folder: Path, tmp_path: Path) -> None:
+    dataset = normalize(load(folder, TWO_IMAGES, size=32), NormalizeSettings())
+    application = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35})
+    encoders = {"front": application, "back": SMALL["back"]}
+    donor = backbone_of(built_of(application, only(dataset, "back"), one_device(), seed=5).network)
+    assert donor is not None
+    donor.save_weights(tmp_path / "backbone.weights.h5")
+    chosen: dict[str, Any] = {"encoders": encoders, "weights": str(tmp_path / "backbone.weights.h5"), "frozen": True}
+    model = build(dataset, one_device(), **chosen)
+    assert model.record.params["weights_of"] == "backbone"
+    assert model.network.get_layer("scaling_front").scale == pytest.approx(2 / 255)
+    assert model.network.get_layer("scaling_back").scale == pytest.approx(1 / 255)
+    trained, _ = after_steps(one_device(), dataset, settings(batch_size=25), 2, partial(build, **chosen))
+    backbone = backbone_of(trained.network)
+    assert backbone is not None
+    for weight, expected in zip(backbone.get_weights(), donor.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    with pytest.raises(UserError, match=r"model.frozen=true supports only one network named backbone, but 2 encoders"):
+        build(dataset, one_device(), encoders=dict.fromkeys(TWO_IMAGES, application), frozen=True)
+
+
+def only(dataset: Dataset, name: str) -> Dataset:
+    """Return the data set of one of the images of `dataset`."""
+
+    def alone(split: Split) -> Split:
+        return Split({IMAGES: split.features[name]}, split.targets)
+
+    return dataset.with_each_split(alone, features={IMAGES: dataset.features[name]}, encoder=None, scalings={})
