@@ -9,6 +9,7 @@ import numpy as np
 
 from stages.declared import declare
 from stages.errors import UserError
+from stages.features.dates import DateFeature
 from stages.features.drift import with_bins
 from stages.features.encoder import NAME, learn_encoder, restore_encoder, save_encoder, saved_features
 from stages.features.images import ImageFeature, images_of
@@ -17,7 +18,9 @@ from stages.networks.rescaling import after, recorded, restore_scaling, save_sca
 from stages.reporter import Reporter
 from stages.results import Dataset, Normalization, Record
 from stages.settings.data import NormalizeSettings
-from stages.settings.table import KINDS, TableSettings, TrainedTableSettings, declaring
+from stages.settings.date_formats import DateFormat
+from stages.settings.table import KINDS, TableSettings, declaring
+from stages.settings.trained_table import TrainedTableSettings
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -104,9 +107,14 @@ def with_kinds(settings: Any, saved: Path) -> Any:
         for name, one in features.items()
         if one.kind in KINDS
     }
+    dates = {
+        one.column_name(name): DateFormat(one.date_format, one.time_zone)
+        for name, one in features.items()
+        if isinstance(one, DateFeature)
+    }
     learnt = _learnt(saved)
     targets = dict.fromkeys(settings.targets, "number" if "mean" in learnt else "category")
-    return TrainedTableSettings(**vars(settings), kinds={**kinds, **targets}, classes=learnt["names"])
+    return TrainedTableSettings(**vars(settings), kinds={**kinds, **targets}, dates=dates, classes=learnt["names"])
 
 
 def _learnt(saved: Path) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class DataFacts(OpenRecord):
     width: int | None = None
     channels: int | None = None
     number_features: int | None = None
+    date_features: int | None = None
     category_features: int | None = None
     text_features: int | None = None
     image_features: int | None = None
@@ -46,6 +47,7 @@ class DataFacts(OpenRecord):
         """The number of features of each kind; empty if the data set has only images."""
         counts = {
             "number": self.number_features,
+            "date": self.date_features,
             "category": self.category_features,
             "text": self.text_features,
             "image": self.image_features,

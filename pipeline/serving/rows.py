@@ -1,7 +1,9 @@
 """The rows of files and of requests as arguments of an exported model. Images are read, or decoded from base64."""
 
 import base64
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +16,7 @@ from pipeline.serving.signatures import TEXT, accepts_texts, images_among_column
 from stages.data.convert import InvalidImageError, decode_each
 from stages.errors import UserError
 from stages.features.drift import Drift
+from stages.settings.date_formats import DateFormat
 from stages.settings.places import regular_file
 from stages.settings.table import Header, TableSettings
 from stages.settings.table_files import files_of
@@ -47,7 +50,7 @@ def rows_of_files(
     named = [_columns(loaded, drift, header.columns, str(header.files[0])) for header in headers]
     for file, header, columns in zip(names_of(paths), headers, named, strict=True):
         with TemporaryDirectory() as scratch:  # a table may be larger than memory
-            rows = read_files(header, settings, Path(scratch))
+            rows = read_files(header, settings, Path(scratch)).with_names(_names_in_training(columns, drift))
             read_slice = _reader(loaded, rows, columns, Path(scratch))
             root = Path(settings.root).expanduser() if settings.root else header.files[0].parent
             images = images_among_columns(loaded)
@@ -87,7 +90,10 @@ def arguments_of(loaded: Any, settings: TableSettings, drift: Drift, data: Any) 
     plain = {name: column for name, column in columns.items() if name not in wide and name not in images}
     texts = as_texts(frame[[*dict.fromkeys(plain.values())]], settings)
     rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], **reading_of(settings))
-    arrays = _reader(loaded, rows, plain)(slice(None))
+    rows = rows.with_names(_names_in_training(plain, drift))
+    seconds = [column for column in plain.values() if _are_seconds(frame[column].dropna(), rows.date_of(column))]
+    formats = {column: pattern for column, pattern in rows.date_format.items() if column not in seconds}
+    arrays = _reader(loaded, replace(rows, date_format=formats), plain)(slice(None))
     for name, column in images.items():
         where = [f"{REQUEST} row {place + 1}, column {column}" for place in range(len(frame))]
         arrays[name] = _images(frame[column].tolist(), where, _decoded)
@@ -117,7 +123,9 @@ def _reader(
 
     arguments = row_arguments(loaded)
     images = images_among_columns(loaded)
-    typed = [Typed(column, KINDS[arguments[name].dtype.name], name in images) for name, column in columns.items()]
+    kinds = {column: KINDS[arguments[name].dtype.name] for name, column in columns.items()}
+    kinds |= dict.fromkeys(rows.date_format, "date")
+    typed = [Typed(column, kinds[column], name in images) for name, column in columns.items()]
     values, texts, wrong = read(rows, typed, "skip", folder)
     if wrong:
         raise UserError(": ".join(wrong[0]), "values of the same type as in training")
@@ -175,6 +183,17 @@ def _decoded(value: Any) -> bytes:
         return base64.b64decode("".join(str(value).split()), validate=True)
     except ValueError as error:
         raise InvalidImageError(f"expected an image in base64 ({error})") from error
+
+
+def _names_in_training(columns: Mapping[str, str], drift: Drift) -> dict[str, str]:
+    """Return the name in training of each column, by its own name, which may be that of an argument."""
+    return {column: drift.columns.get(name, name) for name, column in columns.items()}
+
+
+def _are_seconds(values: Any, date: DateFormat) -> bool:
+    """Return whether dates of a request are numbers, though not in training: seconds since 1970, as in the example."""
+    are_numbers = all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values)
+    return bool(date.pattern) and not date.is_of_numbers and are_numbers
 
 
 def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Facts of the columns of a table, by which their kinds are found; numbers that would be taken for texts."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from shlex import quote
@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.data.tables import Rows, Values, cast, place_of
+from stages.data.written_dates import Dates, dates_in
 from stages.data.written_numbers import NumberFormat, are_alike, are_grouped, are_nearly_numbers, formats_of
 from stages.errors import UserError
+from stages.settings.date_formats import ISO, UNIX, DateFormat
 from stages.settings.headers import UNNAMED
 from stages.settings.ranges import quoted
 from stages.settings.table import declaring
@@ -33,7 +35,9 @@ LOOKED_AT = 10_000
 WORDS = 4
 """Words of a value, on average, from which a column of different texts is one of sentences."""
 
-DATE = r"^(\d{4}-\d\d-\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4})([T ]\d{1,2}:\d\d.*)?$"
+NUMBERED = (("%Y", 1000, 2999), ("%Y%m", 190001, 219912), ("%Y%m%d", 19000101, 21991231), ("unix_ms", 10**11, 10**14))
+"""Notations of dates as whole numbers, with the least and the greatest number. Others are `unix`."""
+
 _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$", re.IGNORECASE)
 
 
@@ -56,7 +60,7 @@ class Profile:
     are_alike: bool = False
     are_grouped: bool = False
     spaces: int = 0
-    dates: int = 0
+    dates: Dates = Dates()
     wrong: tuple[str, int] | None = None
     is_whole: bool = True
     has_leading_zeros: bool = False
@@ -65,8 +69,8 @@ class Profile:
     high: int | None = None
 
     @classmethod
-    def of(cls, name: str, column: Values, form: NumberFormat) -> "Profile":
-        """Count the values of a column. form: of its numbers."""
+    def of(cls, name: str, column: Values, form: NumberFormat, date: DateFormat, is_date: bool = False) -> "Profile":
+        """Count the values of a column. form: of its numbers. date: of its dates. is_date: whether it is declared."""
         facts: dict[str, Any] = {"missing": column.null_count, "present": len(column) - column.null_count}
         if not facts["present"]:
             return cls(name, **facts)
@@ -83,7 +87,7 @@ class Profile:
             is_number = pc.is_valid(form.plain(texts))
             facts |= {"numbers": _sum(times, is_number), "different": len(texts)}
             facts["spaces"] = pc.sum(pc.multiply(pc.count_substring(texts, " "), times)).as_py()
-            facts["dates"] = _sum(times, pc.match_substring_regex(texts, DATE))
+            facts["dates"] = dates_in(texts, times, date, is_date)
             rest = texts.filter(pc.invert(is_number))
             is_nearly = are_nearly_numbers(rest[:LOOKED_AT])[0]
             others = rest[:LOOKED_AT].filter(pc.invert(is_nearly))
@@ -110,6 +114,8 @@ class Profile:
     @property
     def is_mixed(self) -> bool:
         """Whether many different numbers have marks, or few other texts, such as `?`, among them."""
+        if self.is_date:
+            return False
         if self.is_number:
             return self.are_grouped or self.numbers < self.present == self.nearly
         if self.has_leading_zeros or self.different - self.others <= FEW:
@@ -118,7 +124,8 @@ class Profile:
 
     @property
     def is_date(self) -> bool:
-        return 0 < self.present == self.dates
+        """Whether all values have the form of dates, or so many that the others must be mistakes."""
+        return bool(self.dates.patterns) and not self.is_number and self.dates.count >= NEARLY_ALL * self.present
 
     @property
     def is_prose(self) -> bool:
@@ -127,7 +134,7 @@ class Profile:
         return is_worded and not self.is_number and not self.is_date and self.different > FEW
 
     def kind(self) -> tuple[str, str]:
-        """Return `number`, `category` or `leave_out`, and why it is left out."""
+        """Return `number`, `category`, `date` or `leave_out`, and why it is left out."""
         different, name = self.different, self.name
         are_all_different = different > max(NEARLY_ALL * min(self.present, MOST_VALUES), FEW)
         if not self.present or name.startswith(UNNAMED):
@@ -140,7 +147,7 @@ class Profile:
             is_identifier = self.is_whole and are_all_different and (_IDENTIFIER.search(name) or is_counted)
             return ("leave_out", f"an identifier, {different:,} different values") if is_identifier else ("number", "")
         if self.is_date:
-            return "leave_out", "dates"
+            return "date", ""
         if not self.is_number and (are_all_different or different > MOST_VALUES):
             return "leave_out", f"{'a text' if self.is_prose else 'an identifier'}, {different:,} different values"
         return "category", ""
@@ -150,23 +157,63 @@ def _sum(times: Values, which: Values) -> int:
     return pc.sum(times.filter(which)).as_py() or 0
 
 
-def scan(rows: Rows, places: Mapping[str, np.ndarray | None] | None = None) -> dict[str, Profile]:
+def scan(
+    rows: Rows, places: Mapping[str, np.ndarray | None] | None = None, dates: Collection[str] = ()
+) -> dict[str, Profile]:
     """Return the facts of columns.
 
     Args:
         places: from each column to the rows that are looked at, int64; None: all of them, or all columns.
+        dates: the columns that are declared as dates.
     """
     places = dict.fromkeys(rows.table.column_names) if places is None else places
 
     def profile(name: str) -> Profile:
-        return Profile.of(name, rows.column(name, places[name]), rows.format_of(name))
+        of_dates = rows.date_of(name), name in dates
+        return Profile.of(name, rows.column(name, places[name]), rows.format_of(name), *of_dates)
 
     with ThreadPoolExecutor() as pool:
         return dict(zip(places, pool.map(profile, places), strict=True))
 
 
+def date_format_of(rows: Rows, profile: Profile) -> DateFormat:
+    """Return the notation of a column of dates: the given one, or the one that reads its values.
+
+    Raises:
+        UserError: If it is not given, and the values do not say what it is.
+    """
+    name, found, given = profile.name, profile.dates, rows.date_of(profile.name)
+    if rows.has_date_format(name) or (given.pattern and profile.is_number):
+        if given.pattern in UNIX:
+            return replace(given, zone=given.zone or "UTC")
+        return DateFormat(given.pattern, found.zone if found.patterns == (given.pattern,) else "")
+    if profile.is_number:
+        low, high = profile.low or 0, profile.high or 0
+        pattern = next((one for one, least, most in NUMBERED if least <= low <= high <= most), "unix")
+        problem = f"the column {name} is declared as dates, but has numbers such as {low}"
+        raise UserError(problem, "the pattern of its dates in data.date_format", _typed_date(rows, name, pattern))
+    if not found.is_clear:
+        text = profile.wrong[0] if profile.wrong else ""
+        several = (
+            " or ".join(found.patterns) if found.patterns[1:] else f"{found.patterns[0]}, with a year of two digits"
+        )
+        problem = f"{rows.parts[0][0]}: the dates of {name}, such as {text!r}, may be {several}"
+        expected = "the pattern of its dates in data.date_format, or another kind for the column in data.features"
+        raise UserError(problem, expected, _typed_date(rows, name, found.patterns[0]))
+    return DateFormat(found.patterns[0] if found.patterns else ISO, found.zone)
+
+
+def _typed_date(rows: Rows, column: str, pattern: str) -> str:
+    """Return what to type for a column whose dates have a pattern."""
+    if rows.date_format is None and pattern not in UNIX:
+        return f"data.date_format='{pattern}'"
+    return declaring({column: pattern}, setting="date_format")
+
+
 def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarray | None) -> None:
-    """Refuse numbers that other texts, or marks, would make a category or an identifier."""
+    """Refuse numbers that other texts, or marks, would make a category or an identifier, and such dates."""
+    if profile.dates.others and not is_target:
+        _refuse_other_dates(rows, profile, places)
     if profile.wrong is None or not profile.is_mixed:
         return
     text, row = profile.wrong
@@ -205,6 +252,19 @@ def refuse_texts(rows: Rows, profile: Profile, is_target: bool, places: np.ndarr
         expected = f"{expected}, written as in the other columns"
     fix = "" if is_target else declaring({profile.name: "leave_out"})
     raise UserError(problem, f"{expected}, or a kind for the column in data.features", fix)
+
+
+def _refuse_other_dates(rows: Rows, profile: Profile, places: np.ndarray | None) -> None:
+    """Refuse few texts that would make dates a category or an identifier."""
+    text = profile.dates.others[0]
+    row = pc.index(rows.column(profile.name, places), text).as_py()
+    where = place_of(rows.parts, row if places is None else int(places[row]), profile.name)
+    missing = ", ".join(quoted(one, '"') for one in [*rows.missing, *profile.dates.others])
+    raise UserError(
+        f"{where} is {text!r}, but {profile.dates.count:,} of {profile.present:,} values in this column are dates",
+        "dates such as 2024-12-31, the text in data.missing, or a kind for the column in data.features",
+        quote(f"data.missing=[{missing}]"),
+    )
 
 
 def _is_spoiled(rows: Rows, column: str, form: NumberFormat) -> bool:

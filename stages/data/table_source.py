@@ -12,16 +12,18 @@ import pyarrow.compute as pc
 
 from stages.data.columns import Column, Described, Streamed
 from stages.data.free_memory import memory_for_data
-from stages.data.profiles import Profile, refuse_texts, scan
+from stages.data.profiles import Profile, date_format_of, refuse_texts, scan
 from stages.data.split import Split
 from stages.data.tables import NUMBERS, Rows, Typed, argument_names, place_of, read, read_files
 from stages.errors import UserError
 from stages.features.kinds import Feature, Schema
 from stages.features.schema import feature_of
 from stages.reporter import Reporter
+from stages.settings.date_formats import DateFormat
 from stages.settings.folders import SPLITS
-from stages.settings.table import Header, TableSettings, TrainedTableSettings
+from stages.settings.table import Header, TableSettings
 from stages.settings.table_files import format_of
+from stages.settings.trained_table import TrainedTableSettings
 from stages.storage.cache import Contents, cached
 
 ORDER = ("train", "val", "test")
@@ -30,7 +32,7 @@ ORDER = ("train", "val", "test")
 SPLIT = " "
 """Name of the column that has these; none in a file has it."""
 
-DTYPES = {"number": "float64", "category": "string", "whole": "int64", "text": "string"}
+DTYPES = {"number": "float64", "date": "float64", "category": "string", "whole": "int64", "text": "string"}
 """Of features, by how they are read."""
 
 VERSION = 8
@@ -43,7 +45,7 @@ class ColumnFacts:
 
     feature: its name as an argument of the model. kind: how it is read, of DTYPES; or `image` (paths of files),
     `leave_out`, `target`, or the setting that names it. note: why it is left out. different: values, 0 where they
-    are not counted.
+    are not counted. date_format, time_zone: of dates, see `DateFormat`.
     """
 
     name: str
@@ -52,6 +54,8 @@ class ColumnFacts:
     note: str
     different: int
     missing: int
+    date_format: str = ""
+    time_zone: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,8 @@ def feature_of_column(column: ColumnFacts) -> Feature:
     """Return the feature that a column is."""
     kind = "category" if column.kind == "whole" else column.kind
     name = column.name if column.name != column.feature else None
-    return feature_of({"kind": kind, "dtype": DTYPES[column.kind], "column": name})
+    date = {"date_format": column.date_format, "time_zone": column.time_zone}
+    return feature_of({"kind": kind, "dtype": DTYPES[column.kind], "column": name, **date})
 
 
 Cut: TypeAlias = Callable[[TableSource], Mapping[str, np.ndarray]]
@@ -217,9 +222,13 @@ def _read(
     """
     names = {name: feature for name, feature in argument_names(rows.table.column_names).items() if name in places}
     left_out = {name: Profile(name) for name in names if _left_out(name, settings)}
-    profiles = left_out | scan(rows, {name: places[name] for name in names if name not in left_out})
+    dates = [name for name in names if settings.declared.get(name) == "date" or name == settings.time]
+    profiles = left_out | scan(rows, {name: places[name] for name in names if name not in left_out}, dates)
     facts = [_facts(rows, profiles[name], settings, feature, places[name]) for name, feature in names.items()]
-    reads = [_typed(column, profiles[column.name]) for column in facts if column.kind != "leave_out"]
+    patterns = {column.name: column.date_format for column in facts if column.date_format}
+    zones = {column.name: column.time_zone for column in facts if column.date_format}
+    rows = replace(rows, date_format=patterns, time_zone=zones)
+    reads = [_typed(column, settings) for column in facts if column.kind != "leave_out"]
     arrays, texts, skipped = read(rows, reads, settings.on_error, folder)
     if not len(arrays[NUMBERS]):
         raise UserError(f"{rows.name}: none of the rows can be used ({skipped[0][0]}: {skipped[0][1]})", "valid rows")
@@ -287,15 +296,29 @@ def _facts(
     is_found = role is not None or not isinstance(settings, TrainedTableSettings)
     kind = "whole" if kind == "category" and is_found and fits and profile.is_number and not profile.missing else kind
     kind = "category" if kind == "text" and role is not None else kind
-    if role == "target" and kind == "leave_out":
-        has = f"is left out {note}" if note == "by data.features" else f"cannot be used as the target ({note})"
+    if role == "target" and kind in ("leave_out", "date"):
+        why = note or "dates"
+        has = f"is left out {note}" if note == "by data.features" else f"cannot be used as the target ({why})"
         raise UserError(f"data.target={profile.name} {has}", "a column of numbers, or of a few values that repeat")
     different = 0 if kind == "number" else profile.different
     if kind == "category" and not different and profile.present:  # of numbers that are not whole, declared as one
         different = pc.count_distinct(rows.column(profile.name, places)).as_py()
+    is_feature = role is None
     if role == "time":
-        kind = "number" if profile.is_number else "date"
-    return ColumnFacts(profile.name, feature, role or kind, note if role is None else kind, different, profile.missing)
+        declared = settings.declared.get(profile.name)
+        is_feature = profile.name in (settings.features or ()) and declared in (None, "number", "date")
+        kind, note = ("number" if profile.is_number and declared != "date" else "date"), ""
+    date = _date_format(rows, profile, settings) if kind == "date" else DateFormat()
+    if role == "time" and not is_feature and settings.time_zone is None and date.zone[:1] not in ("", "+", "-"):
+        date = replace(date, zone="UTC")  # local times occur twice at the end of daylight saving time
+    used, note = (kind, note) if is_feature else (str(role), kind)
+    return ColumnFacts(profile.name, feature, used, note, different, profile.missing, date.pattern, date.zone)
+
+
+def _date_format(rows: Rows, profile: Profile, settings: TableSettings) -> DateFormat:
+    """Return how the dates of a column are written. A trained model reads them as in training."""
+    is_known = isinstance(settings, TrainedTableSettings) and profile.name in settings.dates
+    return rows.date_of(profile.name) if is_known else date_format_of(rows, profile)
 
 
 def _role(column: str, settings: TableSettings) -> str | None:
@@ -318,9 +341,9 @@ def _left_out(column: str, settings: TableSettings) -> str:
     return "by data.only_images" if settings.is_beside_images(column) else ""
 
 
-def _typed(column: ColumnFacts, profile: Profile) -> Typed:
+def _typed(column: ColumnFacts, settings: TableSettings) -> Typed:
     """Return how a column is read, by what it is for; only features may have missing values."""
     kinds = {"target": column.note, "weight": "number", "time": column.note}
-    is_plain = column.kind in ("number", "whole")
+    is_plain = column.kind in ("number", "whole", "date")
     kind = kinds.get(column.kind, column.kind if is_plain else "category")
-    return Typed(column.name, kind, column.kind not in DTYPES)
+    return Typed(column.name, kind, column.kind not in DTYPES or column.name == settings.time)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
 
+from stages.data.written_dates import seconds_of
 from stages.data.written_numbers import NumberFormat
 from stages.errors import UserError
 from stages.features.kinds import IMAGES, NO_NUMBER
+from stages.settings.date_formats import ISO, DateFormat
 from stages.settings.encodings import not_in_encoding
 from stages.settings.table import Header, TableSettings, declaring
 from stages.settings.table_files import format_of
@@ -49,7 +50,8 @@ class Rows:
 
     parts: the files or splits, and how many rows each has. takes_texts: whether a column of sentences is a feature
     without being declared. ragged: what is said of rows that are left out. missing: texts that mean a missing value,
-    in addition to the empty one. format: of numbers that are texts. units: of columns that have one.
+    in addition to the empty one. format: of numbers that are texts. units: of columns that have one. date_format,
+    time_zone: as in `TableSettings`.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Rows:
     missing: Sequence[str] = ()
     format: NumberFormat = NumberFormat()
     units: Mapping[str, str] = field(default_factory=dict)
+    date_format: Any = None
+    time_zone: Any = None
 
     @classmethod
     def of(cls, name: str, tables: Mapping[str, pa.Table], **others: Any) -> "Rows":
@@ -80,6 +84,27 @@ class Rows:
     def format_of(self, column: str) -> NumberFormat:
         """Return the format of a column's numbers."""
         return replace(self.format, unit=self.units.get(column, ""))
+
+    def date_of(self, column: str) -> DateFormat:
+        """Return the notation of a column's dates, as far as it is known; ISO if the file has a type for dates."""
+        kind = self.table.column(column).type
+        pattern, zone = _of(self.date_format, column), _of(self.time_zone, column)
+        if not _is_of_dates(kind):
+            return DateFormat(pattern or "", zone or "")
+        return DateFormat(ISO, (getattr(kind, "tz", None) or "") if zone is None else zone)
+
+    def has_date_format(self, column: str) -> bool:
+        """Return whether the notation of a column's dates is known, and not only that of dates in general."""
+        is_named = isinstance(self.date_format, Mapping) and column in self.date_format
+        return is_named or _is_of_dates(self.table.column(column).type)
+
+    def with_names(self, names: Mapping[str, str]) -> "Rows":
+        """Return the rows with settings of dates by their own columns; `names` has those of the settings."""
+
+        def renamed(setting: Any) -> dict[str, str]:
+            return {column: setting[name] for column, name in names.items() if name in (setting or {})}
+
+        return replace(self, date_format=renamed(self.date_format), time_zone=renamed(self.time_zone))
 
     def column(self, name: str, places: np.ndarray | None = None) -> Values:
         """Return a column as int64, float64 or string, without spaces around texts; NaN is missing.
@@ -107,6 +132,16 @@ class Rows:
             return pc.if_else(is_missing, pa.scalar(None, pa.string()), texts)
         problem = f"{self.parts[0][0]}: the column {name} has the type {kind}"
         raise UserError(problem, "numbers, strings or dates", declaring({name: "leave_out"}))
+
+
+def _is_of_dates(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _of(setting: Any, column: str) -> str | None:
+    """Return the value of a setting that may be a mapping from columns."""
+    value = setting.get(column) if isinstance(setting, Mapping) else setting
+    return None if value is None else str(value)
 
 
 def without_spaces(texts: Values) -> Values:
@@ -173,7 +208,8 @@ def reading_of(settings: TableSettings) -> dict[str, Any]:
     """Return fields of `Rows` that say how texts are read."""
     marks = NumberFormat(settings.decimal, settings.thousands)
     units = {column: str(unit) for column, unit in (settings.units or {}).items()}
-    return {"missing": settings.missing_texts, "format": marks, "units": units}
+    dates = {"date_format": settings.date_format, "time_zone": settings.time_zone}
+    return {"missing": settings.missing_texts, "format": marks, "units": units, **dates}
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
@@ -229,8 +265,8 @@ def _mapped(place: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -
 class Typed:
     """A column as it is read.
 
-    kind: `number` (float64, nan where it is missing), `date` (the same, in seconds), `category` (int32, places in
-    `texts`), or `whole` (a category of whole numbers, int64).
+    kind: `number` (float64, nan where it is missing), `date` (the same, in seconds since 1970), `category` (int32,
+    places in `texts`), or `whole` (a category of whole numbers, int64).
     required: whether a missing value makes a row unusable.
     """
 
@@ -240,7 +276,7 @@ class Typed:
 
 
 def _converted(
-    array: Values, column: Typed, form: NumberFormat
+    array: Values, column: Typed, rows: Rows
 ) -> tuple[np.ndarray, list[str] | None, list[tuple[np.ndarray, str]]]:
     """Return a column as `column` says; the texts of a category, by the numbers that stand for them; rows without a
     use, and why.
@@ -255,13 +291,14 @@ def _converted(
         plain = texts.dictionary_encode()
         codes = plain.indices.to_numpy()[encoded.indices.to_numpy()]
         return codes, plain.dictionary.to_pylist(), bad
+    if column.kind == "date":
+        date = rows.date_of(column.name)
+        values, is_wrong, is_in_other_zone = seconds_of(array, date)
+        other = f"has {'no' if date.zone else 'a'} time zone, unlike the other dates of the column"
+        return values, None, [*bad, (is_wrong, f"is not a date (such as {date.example})"), (is_in_other_zone, other)]
+    form = rows.format_of(column.name)
     kind = pa.int64() if column.kind == "whole" else pa.float64()
     why = "is not a whole number" if column.kind == "whole" else "is not a number"
-    if column.kind == "date":
-        instants = pd.to_datetime(array.to_pandas(), errors="coerce", utc=True, format="ISO8601")
-        why = "is not a date (such as 2024-12-31)"
-        since = instants.astype("datetime64[us, UTC]") - pd.Timestamp(0, tz="UTC").as_unit("us")  # ns end in 2262
-        array = pa.array(since.dt.total_seconds(), from_pandas=True)
     is_as_arrow_reads = form.decimal == "." or not pa.types.is_string(array.type)
     numbers = cast(array, kind) if is_as_arrow_reads else None
     if numbers is None:
@@ -302,7 +339,7 @@ def read(
 
     for column in columns:
         given = rows.column(column.name)
-        values, words, bad = _converted(given, column, rows.format_of(column.name))
+        values, words, bad = _converted(given, column, rows)
         for row, why in [(int(row), why) for part, why in bad for row in np.flatnonzero(part)]:
             shown = given[row].as_py()
             text = "the value is missing" if shown is None else f"{str(shown)[:60]!r} {why}"
@@ -314,7 +351,8 @@ def read(
         where, why = wrong[min(wrong)]
         raise UserError(
             f"{where}: {why}",
-            "valid values (data.features sets the kinds of columns, data.missing the texts that mean a missing value)",
+            "valid values (data.features sets the kinds of columns, data.missing the texts that mean a missing value, "
+            "data.date_format how dates are written)",
             "data.on_error=skip" if len(wrong) < len(rows) else "",
         )
     numbers = np.delete(np.arange(len(rows)), list(wrong))

@@ -42,7 +42,7 @@ def check_slices(dataset: Dataset, columns: Sequence[str]) -> dict[str, str]:
     names = {one.column_name(name): name for name, one in usable.items()}
     for column in columns:
         if column not in names:
-            problem = f"evaluate.slices={column}: {dataset.name} has no number or category column of this name"
+            problem = f"evaluate.slices={column}: {dataset.name} has no number, date or category of this name"
             raise UserError(problem, [*names] or "a data set with such columns", "" if names else "evaluate.slices=[]")
     return {column: names[column] for column in columns}
 
@@ -128,6 +128,7 @@ def _groups(values: np.ndarray, feature: Feature) -> Iterator[tuple[str, np.ndar
         if others.any():
             yield f"{len(different) - MOST} other values", others
         return
+    shown = feature.shown if isinstance(feature, NumberFeature) else str
     is_missing = np.isnan(values)
     present = values[~is_missing]
     if is_missing.any():
@@ -139,7 +140,7 @@ def _groups(values: np.ndarray, feature: Feature) -> Iterator[tuple[str, np.ndar
     for number in np.unique(bins[~is_missing]):
         rows = bins == number
         low, high = values[rows].min(), values[rows].max()
-        yield f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}", rows
+        yield shown(low) if low == high else f"{shown(low)} to {shown(high)}", rows
 
 
 ROWS = 2_000

@@ -1,6 +1,5 @@
 """Columns of splits as numbers, for models of scikit-learn."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,14 +15,14 @@ MOST_CATEGORIES = 254
 
 def are_categories(columns: Schema) -> list[bool]:
     """Return for each column of `encoded_columns` whether it is a category."""
-    widths = {name: math.prod(feature.shape) for name, feature in columns.items()}
-    return [isinstance(feature, CategoryFeature) for name, feature in columns.items() for _ in range(widths[name])]
+    return [isinstance(feature, CategoryFeature) for feature in columns.values() for _ in range(feature.plain_columns)]
 
 
 def encoded_columns(splits: Sequence[Split], columns: Schema) -> list[np.ndarray]:
     """Return the columns of each split, float64 [n, columns]; the first split is the training split.
 
-    Numbers stay as they are, categories become numbers by their frequency, and a vector has a column for each element.
+    Numbers stay as they are, categories become numbers by their frequency, a vector has a column for each element, and
+    a date has one for its place in each period of the calendar, too.
     """
     found = []
     for name, feature in columns.items():
@@ -34,6 +33,6 @@ def encoded_columns(splits: Sequence[Split], columns: Schema) -> list[np.ndarray
             most = values[np.argsort(-counts, kind="stable")][:MOST_CATEGORIES]
             codes = {value: float(code) for code, value in enumerate(most)}
             parts = [np.array([codes.get(value, np.nan) for value in part]) for part in words]
-        found.append([part.astype(np.float64) for part in parts])
+        found.append([feature.plain(part) for part in parts])
         safe_place()
     return [np.column_stack(parts) for parts in zip(*found, strict=True)]

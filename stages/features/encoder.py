@@ -19,7 +19,7 @@ from stages.data.split import Split
 from stages.errors import UserError
 from stages.features.drift import with_bins
 from stages.features.kinds import BLOCK, Feature, Schema
-from stages.features.numbers import VALUES, NumberFeature, standardized
+from stages.features.numbers import VALUES, NumberFeature, moments_in, standardized
 from stages.features.schema import of_json, to_json
 from stages.features.texts import TextFeature
 from stages.features.windows import StepFeature
@@ -45,7 +45,8 @@ def sizes(schema: Schema) -> dict[str, int]:
 
 def edges(schema: Schema) -> list[tuple[float, ...]]:
     """Return the edges of the bins of each number, in the order of the first columns of NUMBERS; empty without bins."""
-    return [one.edges for one in schema.values() if isinstance(one, NumberFeature) and one.moments]
+    numbers = [one for one in schema.values() if isinstance(one, NumberFeature) and one.moments]
+    return [part.edges for one in numbers for part in one.parts.values()]
 
 
 def encoder_of(schema: Schema) -> keras.Model:
@@ -53,17 +54,22 @@ def encoder_of(schema: Schema) -> keras.Model:
 
     NUMBERS, float32 [b, d], has what features encode as numbers: each number, and each element of a vector, minus its
     mean, divided by its std, computed in float64, with the median for a missing one; a 1 if one is missing, provided
-    that some were missing in training; and a column for each value of a category. Categories of many values, texts and
-    windows are a tensor of their name, see their classes. A missing category is the empty text, a value like any other.
+    that some were missing in training; the places of dates in the calendar; and a column for each value of a category.
+    Categories of many values, texts and windows are a tensor of their name, see their classes. A missing category is
+    the empty text, a value like any other.
     """
     inputs = {name: keras.Input(feature.shape, dtype=feature.dtype, name=name) for name, feature in schema.items()}
-    plain = {name: one.moments for name, one in schema.items() if isinstance(one, NumberFeature) and one.moments}
+    plain = {name: one for name, one in schema.items() if isinstance(one, NumberFeature) and one.moments}
+    values_of = {name: one.part_values(inputs[name]) for name, one in plain.items()}
     parts: list[Any] = []
     if plain:  # all at once: hundreds of columns would become hundreds of operations
-        parts += standardized(ops.stack([inputs[name] for name in plain], axis=-1), list(plain.values()))
+        stacked = ops.stack([value for values in values_of.values() for value in values], axis=-1)
+        parts += standardized(stacked, moments_in(plain.values()))
     indices: dict[str, Any] = {}
     for name, feature in schema.items():
-        if name not in plain:
+        if name in plain:
+            parts += plain[name].more_columns(values_of[name])
+        else:
             encoded = feature.encode(inputs[name])
             parts += encoded.numbers
             tensor = encoded.indices if encoded.steps is None else encoded.steps

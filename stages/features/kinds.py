@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -180,6 +181,15 @@ class Feature(ABC):
     def ordinals(self, column: Column, rows: np.ndarray) -> np.ndarray | None:
         """Return a number, float64, for each of `rows`, from which a tree can predict the target; None if none fits."""
         return None
+
+    @property
+    def plain_columns(self) -> int:
+        """The number of columns of `plain`."""
+        return math.prod(self.shape)
+
+    def plain(self, values: np.ndarray) -> np.ndarray:
+        """Return numbers for a model without an encoder, float64 [n] or [n, plain_columns]; nan if one is missing."""
+        return values.astype(np.float64)
 
     def warnings(self, name: str, train: Split, val: Split) -> list[str]:
         """Return warnings about values that would spoil the training."""

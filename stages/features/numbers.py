@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -59,10 +59,29 @@ class NumberFeature(Feature):
         values = some_rows(column, EDGE_ROWS).astype(np.float64)
         return replace(self, moments=moments, edges=edges_of((values - moments.mean) / moments.std))
 
+    @property
+    def parts(self) -> Mapping[str, NumberFeature]:
+        """The numbers that the encoder standardizes, by name: the feature itself, under the empty name."""
+        return {"": self}
+
+    def part_values(self, values: Any) -> list[Any]:
+        """Return the values of `parts`, float64 [b] each, from a tensor of values."""
+        return [values]
+
     def encode(self, values: Any) -> Encoded:
         """Return the standardized numbers. `encoder_of` encodes all numbers at once, for speed."""
-        assert self.moments is not None
-        return Encoded(standardized(values[:, None], [self.moments]))
+        from keras import ops  # seconds, which commands without TensorFlow must not wait for
+
+        parts = self.part_values(values)
+        return Encoded([*standardized(ops.stack(parts, axis=-1), moments_in([self])), *self.more_columns(parts)])
+
+    def more_columns(self, parts: Sequence[Any]) -> list[Any]:
+        """Return tensors [b, k] that `encode` returns in addition to standardized numbers. parts: of `part_values`."""
+        return []
+
+    def shown(self, value: float) -> str:
+        """Return a value as text."""
+        return f"{value:.6g}"
 
     def measured(self, column: Column) -> np.ndarray:
         return some_rows(column, ROWS).astype(np.float64)
@@ -84,6 +103,12 @@ class NumberFeature(Feature):
         is_learned = "mean" in values
         moments = Moments(*(values[key] for key in Moments.__dataclass_fields__)) if is_learned else None
         return cls(values.get("dtype", "float64"), moments, tuple(values.get("edges", ())), **common)
+
+
+def moments_in(features: Iterable[NumberFeature]) -> list[Moments]:
+    """Return the moments of all parts of features."""
+    parts = [part for feature in features for part in feature.parts.values()]
+    return [part.moments for part in parts if part.moments is not None]
 
 
 def edges_of(values: np.ndarray) -> tuple[float, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stages.features.categories import CategoryFeature
+from stages.features.dates import DateFeature
 from stages.features.images import ImageFeature
 from stages.features.kinds import Feature, Schema
 from stages.features.numbers import NumberFeature
@@ -14,7 +15,7 @@ from stages.features.windows import CalendarFeature, WindowFeature
 KINDS: Mapping[str, type[Feature]] = {
     feature.kind: feature
     for feature in (
-        *(ImageFeature, NumberFeature, CategoryFeature, TextFeature, VectorFeature),
+        *(ImageFeature, NumberFeature, DateFeature, CategoryFeature, TextFeature, VectorFeature),
         *(WindowFeature, CalendarFeature),
     )
 }

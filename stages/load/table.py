@@ -29,7 +29,8 @@ from stages.load.table_images import images_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.seeds import derive
-from stages.settings.table import TableSettings, TrainedTableSettings, declaring
+from stages.settings.table import TableSettings, declaring
+from stages.settings.trained_table import TrainedTableSettings
 from stages.storage.atomic import write_csv
 from stages.tasks.classification import classification
 from stages.tasks.multi_label import multi_label
@@ -113,7 +114,11 @@ def dataset_of_rows(
         "left_out": ", ".join(column.name for column in source.columns if column.kind == "leave_out"),
     }
     record = Record(params, files=_write(source, reporter, folder))
-    return replace(dataset, record=record, reading=settings.reading)
+    dates = [column for column in source.used if column.kind == "date"]
+    patterns = {column.name: column.date_format for column in dates}
+    zones = {column.name: column.time_zone for column in dates}
+    reading = {**settings.reading, "date_format": patterns, "time_zone": zones}
+    return replace(dataset, record=record, reading=reading)
 
 
 def _described(source: TableSource, wide: Wide) -> Described | None:
@@ -314,7 +319,7 @@ def _log(source: TableSource, task: str, reporter: Reporter) -> None:
     """Report the columns by kind, and the task."""
     reporter.log(f"{source.name}: {len(source.numbers):,} rows; {task}")
     kinds = {"whole": "category"}
-    for kind in ("number", "category", "text", "image", "leave_out"):
+    for kind in ("number", "date", "category", "text", "image", "leave_out"):
         if columns := [_described_column(one) for one in source.columns if kinds.get(one.kind, one.kind) == kind]:
             reporter.log(f"  {kind:<9} {', '.join(columns)}")
 
@@ -322,7 +327,8 @@ def _log(source: TableSource, task: str, reporter: Reporter) -> None:
 def _described_column(column: ColumnFacts) -> str:
     if column.kind == "leave_out":
         return f"{column.name} ({column.note})"
-    facts = [f"{column.different:,}"] * (column.kind != "number")
+    facts = [f"{column.different:,}"] * (column.kind not in ("number", "date"))
+    facts += [" ".join(filter(None, (column.date_format, column.time_zone)))] * (column.kind == "date")
     facts += [f"{column.missing:,} missing"] * (column.missing > 0)
     return f"{column.name} ({', '.join(facts)})" if facts else column.name
 

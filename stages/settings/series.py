@@ -60,6 +60,11 @@ class SeriesSettings(DataSettings):
     """Decimal mark of numbers that are stored as text."""
     thousands: str | None = text(None, "[.,]", "a comma or a point", r"\,")
     """Thousands separator: a comma or a point."""
+    date_format: Any = None
+    """Pattern of the times, such as `%d/%m/%Y %H:%M`, as for tables. null: detected."""
+    time_zone: Any = None
+    """The time zone to which times with a zone are converted, as for tables. null: the zone that all times have, or
+    UTC."""
     missing: list[str] | None = None
     """Texts that mean a missing value, as for tables."""
     on_error: str = choice("fail", "fail", "skip")
@@ -87,7 +92,7 @@ class SeriesSettings(DataSettings):
         """The settings with which the rows are read."""
         names = (
             *("files", "target", "time", "group", "features", "delimiter", "encoding", "decimal", "thousands"),
-            *("missing", "on_error", "memory_gib", "val_fraction", "test_fraction"),
+            *("date_format", "time_zone", "missing", "on_error", "memory_gib", "val_fraction", "test_fraction"),
         )
         features = self.features
         if isinstance(features, Sequence) and not isinstance(features, str):

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.data import ImagesSettings, refuse_missing
+from stages.settings.date_formats import check_dates
 from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import name_of_file
 from stages.settings.headers import UNNAMED, names_in, refuse_names
@@ -23,7 +24,7 @@ from stages.settings.table_files import files_of, format_of
 MISSING = ("NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
 """Texts that mean a missing value in text files."""
 
-KINDS = ("number", "category", "text", "image", "leave_out")
+KINDS = ("number", "category", "date", "text", "image", "leave_out")
 """Kinds that a column can be declared to have."""
 
 
@@ -39,9 +40,9 @@ class TableSettings(ImagesSettings):
     target: Any = None
     """Name of the column to predict, or a list of names."""
     features: Any = None
-    """A mapping from columns to kinds (`number`, `category`, `text`, `image`, `leave_out`), or a list of the only
-    columns to use. The mapping corrects kinds that were detected wrongly. Texts and paths of images are used only if
-    they are declared there."""
+    """A mapping from columns to kinds (`number`, `category`, `date`, `text`, `image`, `leave_out`), or a list of the
+    only columns to use. The mapping corrects kinds that were detected wrongly. Texts and paths of images are used only
+    if they are declared there."""
     only_images: bool = True
     """Whether a table with columns of images is a data set of images, without its other columns. The option
     `data=table` chooses false; in runs of earlier versions it was true."""
@@ -68,6 +69,13 @@ class TableSettings(ImagesSettings):
     such."""
     units: Any = None
     """A mapping from columns to the unit before or after their numbers, such as `{weight: kg, price: $}`."""
+    date_format: Any = None
+    """Pattern of dates, with the directives of `strptime`, such as `%d/%m/%Y`; or `unix` or `unix_ms` for seconds
+    or milliseconds since 1970. A mapping from columns to patterns also declares these columns as dates. null:
+    detected."""
+    time_zone: Any = None
+    """The time zone to which times with a zone are converted, such as `Europe/Berlin`, or a mapping from columns to
+    zones. null: the zone that all times of a column have, or UTC."""
     missing: list[str] | None = None
     """Texts that mean a missing value, in addition to the empty text. null: NA, N/A, NaN and null in text files; none
     in Parquet and Feather files, which have their own missing values."""
@@ -84,7 +92,7 @@ class TableSettings(ImagesSettings):
 
     def __post_init__(self) -> None:
         """Convert numbers to names of columns, as in `data.target=2024`."""
-        for name in ("target", "features"):
+        for name in ("target", "features", "date_format", "time_zone"):
             value: Any = getattr(self, name)
             if isinstance(value, Mapping):
                 value = {_as_name(column): kind for column, kind in value.items()}
@@ -127,7 +135,8 @@ class TableSettings(ImagesSettings):
         """The kinds of columns that the user has declared, and the kinds of targets that the task determines."""
         target_kind = {"classification": "category", "regression": "number"}.get(self.predicts)
         targets = dict.fromkeys(self.targets, target_kind) if target_kind is not None else {}
-        return {**targets, **(dict(self.features) if isinstance(self.features, Mapping) else {})}
+        dates = dict.fromkeys(self.date_format, "date") if isinstance(self.date_format, Mapping) else {}
+        return {**targets, **dates, **(dict(self.features) if isinstance(self.features, Mapping) else {})}
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -170,6 +179,7 @@ class TableSettings(ImagesSettings):
             problem, expected = f"{path}.units={self.units} is not valid", "a mapping from columns to units"
             raise UserError(problem, expected, f"'{path}.units={{<column>: <unit>}}'")
         check_kinds(path, self.declared)
+        check_dates(path, self.date_format, self.time_zone)
         self._check_splits(path)
         self._check_images(path)
         if self.group and self.time:
@@ -179,10 +189,12 @@ class TableSettings(ImagesSettings):
             raise UserError(f"{path}.thousands={self.thousands} is also {path}.decimal", "two different marks", fix)
         header = self.header
         named = {"target": self.targets, "features": list(self.features or ()), "units": list(self.units or ())}
+        of_dates = {"date_format": self.date_format, "time_zone": self.time_zone}
+        named |= {key: [*value] for key, value in of_dates.items() if isinstance(value, Mapping)}
         fix = "" if {*self.targets} <= {*header.columns} else self._other_delimiter(path, header)
         for setting, columns in {**named, **{key: [value] for key, value in self.roles.items()}}.items():
             known = [*header.columns, *(header.others if setting == "features" else ())]
-            is_of_kinds = setting in ("features", "units")
+            is_of_kinds = setting in ("features", "units", *of_dates)
             typed = self._corrected(path, setting, known) if is_of_kinds else fix
             refuse_missing(f"{path}.{setting}", columns, known, header.files[0], typed)
 
@@ -273,23 +285,6 @@ class TableSettings(ImagesSettings):
         if self.root is not None and not is_folder(self.root):
             problem, expected = f"{path}.root={self.root} is not a directory", "the directory with the images"
             raise UserError(problem, expected)
-
-
-@dataclass(kw_only=True)
-class TrainedTableSettings(TableSettings):
-    """Settings of a table for a trained model, which determines the kinds of columns and the classes."""
-
-    kinds: dict[str, str] = field(default_factory=dict)
-    """The kinds of the columns in training."""
-    classes: tuple[str, ...] = ()
-    """The classes in training."""
-
-    @property
-    def declared(self) -> dict[str, str]:
-        return {**super().declared, **self.kinds}
-
-    def leaves_out(self, column: str) -> bool:
-        return super().leaves_out(column) or column not in {*self.declared, *self.roles.values()}
 
 
 def _as_name(column: Any) -> Any:

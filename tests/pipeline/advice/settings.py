@@ -239,6 +239,10 @@ CASES: dict[str, Case] = {
     "stages/data/loading.py:_refuse": _broken_image,
     "stages/data/loading.py:_refuse_black_and_white": _black_and_white,
     "stages/data/loading.py:read_images": _no_room,
+    "stages/data/profiles.py:_refuse_other_dates": _loaded(
+        "x,y\n" + "".join(f"2024-01-{day},{day % 2}\n2024-02-{day},{day % 2}\n" for day in range(10, 29)) + 9 * "?,1\n"
+    ),
+    "stages/data/profiles.py:date_format_of": _loaded(_rows("x,y", "03/04/2024,a", "05/06/2024,b")),
     "stages/data/profiles.py:refuse_texts": _loaded(_rows("x,y", "#.5,a", "#.5,b") + 4 * "unknown,a\n"),
     "stages/data/splits.py:cut_all": _rare_class,
     "stages/data/tables.py:read": _loaded(_rows("x,y", "#.5,a", "#.5,b") + "0.5,\n"),
@@ -263,6 +267,7 @@ CASES: dict[str, Case] = {
     "stages/settings/data.py:check": "data=image_folder",
     "stages/settings/data.py:refuse_missing": _csv(_rows("x,kind", "#.5,a", "#.5,b"), "data.target=kinds"),
     "stages/settings/data.py:shape": _several_sizes,
+    "stages/settings/date_formats.py:check_dates": _csv(_rows("x,y", "#.5,a", "#.5,b"), "data.date_format=%q"),
     "stages/settings/encodings.py:not_in_encoding": _in_latin1,
     "stages/settings/first_rows.py:_check_values": _csv(
         _rows("x,y,z", "#.5,0,1", "#.5,1,1", "#.5,0,0"), "data.target=[y,z] task=classification"

@@ -145,8 +145,8 @@ def test_kinds(write: Write) -> None:
         "zip": "category",  # leading zeros
         "grade": "category",
         "size": "number",
-        "sold": "leave_out (dates)",
-        "seen": "leave_out (dates)",
+        "sold": "date",
+        "seen": "date",
         "comment": "leave_out (a text, 200 different values)",
         "name": "leave_out (an identifier, 200 different values)",
         "empty": "leave_out (no values)",

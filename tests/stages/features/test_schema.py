@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from stages.features.categories import CategoryBins, CategoryFeature
+from stages.features.dates import DateFeature
 from stages.features.images import ImageFeature
 from stages.features.kinds import Feature, NumberBins
 from stages.features.numbers import Moments, NumberFeature
@@ -29,6 +30,9 @@ FEATURES: dict[str, Feature] = {
     "raw": NumberFeature(),
     "history": WindowFeature((3, 2), ("sales", "price"), elements=(ONE, ONE), targets=1),
     "time": CalendarFeature((3,), (86400.0, 604800.0)),
+    "sold": DateFeature(
+        "float64", ONE, date_format="%d.%m.%Y", time_zone="UTC", cycles={"year": NumberFeature(moments=ONE)}
+    ),
 }
 
 STATISTICS = {"mean": 1.5, "std": 2.0, "median": 1.0, "has_missing": True}
@@ -61,7 +65,7 @@ def test_what_earlier_code_has_written_is_read(name: str) -> None:
 
 
 COLUMNS = {
-    "number": np.arange(9.0), "category": np.array(["a", "b", "b"] * 3, object),
+    "number": np.arange(9.0), "date": np.arange(9.0) * 86_400, "category": np.array(["a", "b", "b"] * 3, object),
     "vector": np.arange(18.0).reshape(9, 2),
     "text": np.array(["a b", "b", ""] * 3, object), "image": np.zeros((9, 2, 2, 1), np.uint8),
     "window": np.arange(54.0).reshape(9, 3, 2), "calendar": np.arange(27).reshape(9, 3),

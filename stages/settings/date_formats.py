@@ -1,0 +1,136 @@
+"""Formats of dates: patterns of `strptime` as regular expressions, and time zones."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from stages.errors import UserError
+
+UNIX = {"unix": 1, "unix_ms": 1000}
+"""Patterns for numbers since 1970-01-01 UTC, and how many of them make a second."""
+
+ISO = "%Y-%m-%d"
+
+MONTHS = (
+    "jan(?:uary)?", "feb(?:ruary)?", "mar(?:ch)?", "apr(?:il)?", "may", "june?", "july?", "aug(?:ust)?",
+    "sept?(?:ember)?", "oct(?:ober)?", "nov(?:ember)?", "dec(?:ember)?",
+)  # fmt: skip
+"""English names of months, compared case-insensitively."""
+
+MONTH = rf"(?i:(?P<name>{'|'.join(MONTHS)})\.?)"
+WEEKDAY = r"(?i:(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?\.?)"
+ZONE = r"(?P<zone>Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?)"
+NUMBERS = {
+    "Y": ("year", 4), "y": ("short_year", 2), "m": ("month", 2), "d": ("day", 2),
+    "H": ("hour", 2), "I": ("hour", 2), "M": ("minute", 2), "S": ("second", 2),
+}  # fmt: skip
+OTHERS = {
+    "f": r"(?P<fraction>\d{1,9})", "p": r"(?i:(?P<half>[ap])\.?m\.?)", "b": MONTH, "B": MONTH, "a": WEEKDAY,
+    "A": WEEKDAY, "z": ZONE, "%": "%",
+}  # fmt: skip
+DIRECTIVES = tuple(f"%{letter}" for letter in (*NUMBERS, *OTHERS))
+"""The directives of `strptime` that a pattern may have."""
+
+TIME = (
+    r"(?:(?:T|t|[ ,]+)(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?"
+    rf"(?: ?(?i:(?P<half>[ap])\.?m\.?))?(?: ?{ZONE})?)?"
+)
+"""A time in the usual notations, which may follow a date whose pattern has none."""
+
+
+@dataclass(frozen=True)
+class DateFormat:
+    """The notation of a column's dates."""
+
+    pattern: str = ""
+    """Directives of `strptime`, or one of UNIX. A pattern without a time also reads dates that a time follows."""
+    zone: str = ""
+    """The zone of all times, such as `+02:00` or `Europe/Berlin`; empty if the dates have none."""
+
+    @cached_property
+    def regex(self) -> str:
+        """A regular expression with a named group for each part of a date; only for a valid pattern."""
+        pieces = re.findall(r"%.|\s+|[^%\s]+", self.pattern)
+        numbers = {f"%{letter}": part for letter, part in NUMBERS.items()}
+        parts = []
+        for place, piece in enumerate(pieces):
+            if piece in numbers:
+                name, digits = numbers[piece]
+                is_joined = any(other in numbers for other in (*pieces[:place][-1:], *pieces[place + 1 :][:1]))
+                fewest = digits if is_joined or name.endswith("year") else 1
+                parts.append(rf"(?P<{name}>\d{{{fewest},{digits}}})")
+            elif piece.startswith("%"):
+                parts.append(OTHERS[piece[1:]])
+            else:
+                parts.append(r"\s+" if piece.isspace() else re.escape(piece))
+        has_time = any(f"%{letter}" in self.pattern for letter in "HIMSfpz")
+        return f"^{''.join(parts)}{'' if has_time else TIME}$"
+
+    @property
+    def is_of_numbers(self) -> bool:
+        """Whether the dates are numbers, such as 20241231."""
+        return self.pattern in UNIX or bool(re.fullmatch("(%[YymdHMS])+", self.pattern))
+
+    @property
+    def example(self) -> str:
+        """The last day of 2024, as the column would have it."""
+        if self.pattern in UNIX:
+            return str(1735603200 * UNIX[self.pattern])
+        zone = self.zone if self.zone[:1] in ("+", "-") else "Z"
+        text = datetime(2024, 12, 31).strftime((self.pattern or ISO).replace("%z", zone))
+        return f"{text}T12:00:00{zone}" if self.zone and "%z" not in self.pattern else text
+
+    def problem(self) -> str:
+        """Return what is wrong with the pattern; empty if it is valid."""
+        if self.pattern in UNIX:
+            return ""
+        found = re.findall("%.?", self.pattern)
+        if unknown := next((one for one in found if one not in DIRECTIVES), None):
+            return f"has the unknown directive {unknown}"
+        try:
+            groups = re.compile(self.regex).groupindex
+        except re.error:
+            return "has a part twice"
+        is_of_days = {"year", "short_year"} & {*groups}
+        is_time = bool({"%H", "%I"} & {*found}) and not {"month", "name", "day"} & {*groups}
+        return "" if is_of_days or is_time else "has no year"
+
+
+def check_dates(path: str, date_format: Any, time_zone: Any) -> None:
+    """Raise UserError for a pattern or a time zone that does not exist.
+
+    Args:
+        path: The group of the data.
+        date_format: A pattern, a mapping from columns to patterns, or None.
+        time_zone: A zone, a mapping from columns to zones, or None.
+    """
+    for pattern in _values(date_format):
+        if problem := DateFormat(pattern).problem():
+            directives = f"the directives {', '.join(DIRECTIVES)}, each part once, with a year or only a time"
+            problem = f"{path}.date_format={pattern} {problem}"
+            raise UserError(problem, f"{directives}; or {', '.join(UNIX)}", f"{path}.date_format={ISO}")
+    for zone in _values(time_zone):
+        if not is_zone(zone):
+            expected = "the name of a time zone, such as Europe/Berlin, or +02:00"
+            raise UserError(f"{path}.time_zone={zone} is unknown", expected, f"{path}.time_zone=UTC")
+
+
+def _values(setting: Any) -> list[str]:
+    """Return the values of a setting that may be a mapping from columns."""
+    values = setting.values() if isinstance(setting, Mapping) else [] if setting is None else [setting]
+    return [str(value) for value in values]
+
+
+def is_zone(name: str) -> bool:
+    """Return whether a time zone exists."""
+    if re.fullmatch(r"[+-]\d\d:\d\d", name):
+        return True
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
