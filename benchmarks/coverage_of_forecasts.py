@@ -42,7 +42,7 @@ def predicted(coefficients: Sequence[float], values: np.ndarray) -> tuple[Column
     naive = np.repeat(known[0][:, np.newaxis], HORIZON, axis=1)
     steps = []
     for _ in range(HORIZON):
-        steps.append(sum(part * one for part, one in zip(coefficients, known, strict=True)))
+        steps.append(np.array(coefficients) @ np.stack(known))
         known = [steps[-1], *known[:-1]]
     targets = np.stack([values[order + step : last + 1 + step] for step in range(HORIZON)], axis=1)
     common = {"target": targets, "group": blocks_of(np.arange(len(targets)), HORIZON)}

@@ -1,31 +1,45 @@
-"""The network that suits a data set: convolutions for images and for a text, a U-Net for masks, else dense layers."""
+"""The network that suits a data set: convolutions for images, texts and series, a U-Net for masks, or dense layers."""
 
 from collections.abc import Mapping
 
 import keras
 
 from stages.networks.cnn import cnn
-from stages.networks.joined import Shapes, TableFacts
+from stages.networks.joined import SeriesFacts, Shapes, TableFacts
 from stages.networks.mlp import mlp
+from stages.networks.series import causal_cnn
 from stages.networks.tabular import tabular
 from stages.networks.texts import text_cnn
 from stages.networks.unet import unet
-from stages.settings.model import CnnSettings, MlpSettings, TabularSettings, TextCnnSettings, UnetSettings
+from stages.settings.model import (
+    CausalCnnSettings,
+    CnnSettings,
+    MlpSettings,
+    TabularSettings,
+    TextCnnSettings,
+    UnetSettings,
+)
 from stages.targets import arguments_of
 
 
-def auto(
+def auto(  # noqa: PLR0913  # the facts of all networks
     input_shape: tuple[int, ...] | Shapes,
     outputs: int,
     categories: Mapping[str, int] | None = None,
     table: TableFacts | None = None,
     output_shape: tuple[int, ...] = (),
+    series: SeriesFacts | None = None,
     columns: str = "mlp",
 ) -> keras.Model:
     """Return `cnn` for images, `unet` if their targets are masks, `text_cnn` for one text, `tabular` for columns.
 
-    Each has its default settings. For everything else the network is `mlp`.
+    For windows of time series it is `causal_cnn`. Each has its default settings. For everything else the network is
+    `mlp`.
     """
+    if series is not None:
+        return causal_cnn(
+            input_shape, outputs, **arguments_of(CausalCnnSettings()), series=series, categories=categories
+        )
     if not isinstance(input_shape, Mapping) and len(input_shape) == len(output_shape) == 3:
         return unet(input_shape, outputs, **arguments_of(UnetSettings()), output_shape=output_shape)
     if not isinstance(input_shape, Mapping) and len(input_shape) == 3:

@@ -65,7 +65,7 @@ class NetworkSettings:
 @option("network", "auto")
 @dataclass(kw_only=True)
 class AutoSettings(NetworkSettings):
-    """Convolutions for images and for one text, a U-Net for masks, dense layers for everything else."""
+    """Convolutions for images, one text and time series, a U-Net for masks, dense layers for everything else."""
 
     returns_maps: ClassVar[bool] = True
     _target_: str = "stages.networks.auto.auto"
