@@ -5,6 +5,7 @@ import shlex
 from importlib import import_module
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from pipeline.command_line.arguments import VERBS, read_arguments, verb_of
@@ -45,6 +46,11 @@ def test_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     for file in re.findall(r"data.files=<?([\w.]+)", given):
         rows = (f"{1340 + row},good,{row % 5},{313000 + row},{row}\n" for row in range(20))
         (tmp_path / file).write_text("".join(["sqft,review,stars,price,target\n", *rows]))
+        if "data=series" in given:
+            days = pd.date_range("2024-01-01", periods=900).astype(str)
+            columns = {"target": range(900), "time": days}
+            names = dict(re.findall(r"data\.(target|time)=(\w+)", given))
+            pd.DataFrame({names[key]: columns[key] for key in names}).to_csv(tmp_path / file, index=False)
     composer = Composer(read_arguments([*verb_of(shlex.split(re.sub("[<>]", "", given)))[1], "dry_run=true"]))
     if composer.searches:  # its axes have no first value
         assert composer.sweep is not None
