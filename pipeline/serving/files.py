@@ -123,7 +123,7 @@ def _forecast(loaded: Any, settings: TableSettings, options: argparse.Namespace,
         say(f"wrote {len(table):,} rows to {options.output}")
         return 0
     for line in series.lines(table, options.json):
-        print(printable(line) if not options.json else line, flush=True)
+        print(line, flush=True)
         if not streams.is_read():
             return CLOSED_OUTPUT.exit_code
     return 0

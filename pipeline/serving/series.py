@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.serving import models
 from pipeline.serving.rows import REQUEST, as_texts
 from pipeline.serving.signatures import QUANTILES, WINDOWS, reading_of_model
-from stages.errors import UserError
+from stages.errors import UserError, printable
 from stages.features.drift import Drift
 from stages.settings.table import Header, TableSettings
 from stages.settings.table_files import files_of
@@ -104,4 +104,4 @@ def lines(table: Any, as_json: bool) -> list[str]:
     if as_json:
         return [json.dumps(row) for row in rows]
     shown = [[f"{value:.7g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
-    return ["\t".join(row) for row in shown]
+    return ["\t".join(map(printable, row)) for row in shown]

@@ -84,7 +84,13 @@ def series(
         "left_out": ", ".join(column.name for column in columns if column.kind == "leave_out"),
     }
     files = _write(source, columns, reporter, folder)
-    reading = {**settings.table.reading, "windows": made.reading(settings, source).to_json()}
+    dates = [column for column in source.columns if column.kind == "time" and column.date_format]
+    reading = {
+        **settings.table.reading,
+        "date_format": {column.name: column.date_format for column in dates},
+        "time_zone": {column.name: column.time_zone for column in dates},
+        "windows": made.reading(settings, source).to_json(),
+    }
     return replace(dataset, record=Record(params, files=files), reading=reading)
 
 

@@ -45,7 +45,7 @@ def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that all data sets and packages exist."""
     for name in (
         "data.TfdsSettings", "data.ImageFolderSettings", "table.TableSettings", "arrays.ArraysSettings",
-        "model.KerasHubSettings", "data.TextFolderSettings",
+        "model.KerasHubSettings", "data.TextFolderSettings", "series.SeriesSettings",
     ):  # fmt: skip
         monkeypatch.setattr(f"stages.settings.{name}.check", lambda self, path: None)
     monkeypatch.setattr(
