@@ -224,8 +224,9 @@ class Composer:
         """Return the configuration with `options`, pickled, and the option of each group."""
         with explained():
             document, choices = self._files.compose(options)
-        for name in NAMED_BY_USERS:
-            if isinstance(node := OmegaConf.select(document, name), DictConfig):
+        for group, _, key in (name.partition(".") for name in NAMED_BY_USERS):
+            settings = OmegaConf.select(document, group)  # in a user's file, it may be a list
+            if isinstance(settings, DictConfig) and isinstance(node := OmegaConf.select(settings, key), DictConfig):
                 OmegaConf.set_struct(node, False)
         return pickle.dumps(document), choices
 
