@@ -28,7 +28,7 @@ def files_of(files: str | Sequence[str] | Mapping[str, Any]) -> list[Path]:
     all_paths: list[Path] = []
     for pattern in [files] if isinstance(files, str) else files:
         paths: list[Path] = []
-        with suppress(ValueError, RuntimeError):  # a pattern such as `a**b`, or the home of an unknown user
+        with suppress(ValueError, RuntimeError, OSError):  # `a**b`, the home of an unknown user, a name too long
             path = Path(pattern).expanduser()
             paths = [path] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         if not paths:

@@ -360,3 +360,14 @@ def test_a_trained_model_reads_other_tables_as_in_training(load: Load, tmp_path:
         table(other)
     given = TableSettings(files=str(path), target="price", date_format={"day": "%Y-%m-%d"})
     np.testing.assert_array_equal(whole(table(with_kinds(given, saved)), "day"), seconds(DAYS))
+
+
+def test_a_trained_model_converts_times_to_the_zone_of_the_training(load: Load, tmp_path: Path) -> None:
+    texts = written(TIMES, "%Y-%m-%dT%H:%M")
+    columns: dict[str, Any] = {"day": [f"{text}+02:00" for text in texts], "size": PRICE / 7}
+    _save(normalize(load(columns), NormalizeSettings()), tmp_path)
+    path = tmp_path / "other.csv"
+    columns["day"] = [f"{text}+01:00" for text in texts]
+    pd.DataFrame({**columns, "price": PRICE}).to_csv(path, index=False)
+    other = table(with_kinds(TableSettings(files=str(path), target="price"), tmp_path))
+    np.testing.assert_array_equal(whole(other, "day"), seconds(TIMES) + 3600)
