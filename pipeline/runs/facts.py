@@ -41,19 +41,14 @@ class DataFacts(OpenRecord):
     text_features: int | None = None
     image_features: int | None = None
     vector_features: int | None = None
+    window_features: int | None = None
+    calendar_features: int | None = None
 
     @property
     def columns(self) -> dict[str, int]:
         """The number of features of each kind; empty if the data set has only images."""
-        counts = {
-            "number": self.number_features,
-            "date": self.date_features,
-            "category": self.category_features,
-            "text": self.text_features,
-            "image": self.image_features,
-            "vector": self.vector_features,
-        }
-        return {kind: count for kind, count in counts.items() if count}
+        end = "_features"
+        return {name.removesuffix(end): count for name, count in vars(self).items() if name.endswith(end) and count}
 
 
 @dataclass(kw_only=True)

@@ -13,6 +13,7 @@ from pipeline.runs.facts import DataFacts, Facts, TaskFacts
 from pipeline.runs.summary import Summary
 from stages.errors import UserError
 from stages.evaluation.test_set import EXAMPLES, PIXELS
+from stages.features.schema import KINDS
 from stages.reuse import KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS
 
 REPORTED: dict[str, Any] = {
@@ -51,6 +52,11 @@ def test_a_fact_of_a_wrong_type_is_an_error_of_the_stage() -> None:
 
 def test_names_of_reported_facts_are_declared() -> None:
     assert known_types(Facts).keys() >= {EXAMPLES, PIXELS, KNOWN_IMAGES, VALIDATED, VALIDATED_LOSS, VALIDATED_PIXELS}
+
+
+def test_every_kind_of_feature_is_counted() -> None:
+    names = {f"{kind}_features": 2 for kind in KINDS}
+    assert DataFacts(**names).columns == dict.fromkeys(KINDS, 2)
 
 
 def test_facts_are_completed_by_those_of_the_run_that_tested_the_job() -> None:
