@@ -167,7 +167,7 @@ def backbone_of(network: keras.Model) -> keras.Model | None:
 
 
 def _refuse_several(network: keras.Model, setting: str) -> None:
-    names = [layer.name for layer in all_layers(network) if isinstance(layer, keras.Model)]
+    names = [layer.name for layer in all_layers(network, include_self=False) if isinstance(layer, keras.Model)]
     if names.count(BACKBONE) > 1:
         problem = f"{setting} supports only one network named {BACKBONE}, but {names.count(BACKBONE)} encoders have one"
         raise UserError(problem, "a backbone in one of the encoders")

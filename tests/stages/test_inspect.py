@@ -218,7 +218,7 @@ def test_images_among_columns_are_drawn(tmp_path: Path) -> None:
     files = inspect(dataset, SETTINGS, reporter=heard, folder=tmp_path).files
     assert [path.name for path in files["plots"]] == ["classes.png", "augmentation.png", "batch.png"]
     assert heard.lines[0] == "digits: 10 classes, 2 features"
-    assert [row["kind"] for row in read_table(tmp_path / "data" / "statistics.csv")] == ["number"] * 3
+    assert [row["kind"] for row in read_table(tmp_path / "data" / "statistics.csv")] == ["image", "number"] * 3
 
 
 def test_a_confusion_plot_has_the_weights_of_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -398,7 +398,7 @@ CASES: dict[str, Case] = {
     "pipeline/search/plan.py:refuse_debug": "sweep=tpe debug=fast seed=1,2",
     "pipeline/search/trials.py:refuse_goal": _goal,
     "pipeline/search/trials.py:_refuse_other_examples": _other_examples,
-    "pipeline/serving/files.py:_predict_tables": _table_into_a_folder,
+    "pipeline/serving/files.py:_refuse_folder": _table_into_a_folder,
     "pipeline/serving/files.py:predict": _images,
     "pipeline/serving/models.py:saved_model": _no_export,
     "pipeline/sweep/index.py:latest": lambda folder: (refusal(latest, folder), ""),

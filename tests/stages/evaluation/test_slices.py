@@ -113,7 +113,7 @@ def test_of_labels(frame: pd.DataFrame, tmp_path: Path) -> None:
 
 def test_a_column_that_is_not_used_is_refused(frame: pd.DataFrame, tmp_path: Path) -> None:
     assert check_slices(loaded(tmp_path, frame, "kind"), ["size (m)"]) == {"size (m)": "size__m_"}
-    with pytest.raises(UserError, match=r"evaluate.slices=price: table.csv has no number .*town"):
+    with pytest.raises(UserError, match=r"evaluate.slices=price: table.csv has no number, date or category .*town"):
         check_slices(loaded(tmp_path, frame, "kind"), ["price"])
     with pytest.raises(UserError, match=r"a data set with such columns.*evaluate\.slices=\[\]"):
         check_slices(real_digits(), ["label"])

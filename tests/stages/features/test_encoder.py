@@ -1,5 +1,6 @@
 """What is learnt of numbers and categories, and the model that encodes them: same bits in training and in a file."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,7 +120,7 @@ def test_an_encoder_from_somebody_else_runs_no_code(tmp_path: Path) -> None:
     outputs = keras.layers.Lambda(lambda x: [open(place, "w"), x][1])(inputs)  # noqa: PTH123, SIM115
     keras.Model(inputs, outputs).save(tmp_path / f"{NAME}.keras")
     Path(place).unlink()
-    (tmp_path / f"{NAME}.json").write_text("{}")
+    (tmp_path / f"{NAME}.json").write_text(json.dumps({"x": {"kind": "number", "dtype": "float64"}}))
     with pytest.raises(ValueError, match=r"unsafe|safe_mode"):
-        restore_encoder(tmp_path, SimpleNamespace(features={}, name="x"), None, Reporter())  # type: ignore[arg-type]
+        restore_encoder(tmp_path, SimpleNamespace(features={"x": NumberFeature()}, name="x"), None, Reporter())  # type: ignore[arg-type]
     assert not Path(place).exists()
