@@ -55,7 +55,7 @@ def test_names_of_reported_facts_are_declared() -> None:
 
 
 def test_every_kind_of_feature_is_counted() -> None:
-    names = {f"{kind}_features": 2 for kind in KINDS}
+    names: dict[str, Any] = {f"{kind}_features": 2 for kind in KINDS}
     assert DataFacts(**names).columns == dict.fromkeys(KINDS, 2)
 
 
