@@ -31,8 +31,6 @@ WAYS = {
     "two replicas": ("strategy=mirrored", "strategy.cpu_replicas=2"),
     "three replicas": ("strategy=mirrored", "strategy.cpu_replicas=3"),
     "rows read from the disk": ("data.memory_gib=0",),
-    "without XLA": ("train.jit=off",),
-    "`train=fit`": ("train=fit",),
 }
 
 
