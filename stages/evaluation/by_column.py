@@ -150,7 +150,7 @@ REPEATS = 3
 """Permutations of each column."""
 
 MOST_COLUMNS = 100
-"""Columns of a table of which it is told unasked: seconds, where none is a text or an image."""
+"""Maximum number of columns for importance by default, if none is a text or an image: more take longer than seconds."""
 
 
 def is_quick(dataset: Dataset) -> bool:

@@ -146,6 +146,19 @@ def test_under_imbalance_the_verdict_is_by_the_log_loss_too(tmp_path: Path) -> N
     assert found_importance.rows[0][1] == "log_loss increase"
 
 
+def test_a_class_with_few_test_examples_is_not_ranked(tmp_path: Path) -> None:
+    """Four examples say too little; the log loss is compared all the same."""
+    kind = np.where(FRAME["size"] > 1.6, "bad", "ok")
+    test = np.flatnonzero(np.array(SPLIT) == "test")
+    kind[test] = "ok"
+    kind[test[:4]] = "bad"
+    data = data_of(tmp_path, "kind", None, kind=kind)
+    found = told(data, of_class(np.eye(2)[data.test.target_values] * 0.8 + 0.1))
+    assert "; by log_loss, " in found.sentence
+    assert "average_precision" not in found.sentence
+    assert not any("average_precision" in name for name in found.metrics)
+
+
 def test_classes_that_are_balanced_are_told_by_accuracy_alone(tmp_path: Path) -> None:
     data = data_of(tmp_path, "kind", kind=np.where(FRAME.age > 0.3, "a", "b"))
     assert not is_imbalanced(data)
