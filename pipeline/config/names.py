@@ -125,7 +125,9 @@ def suggestion_for_path(word: str) -> str:
     """Return what to type if a word is a path to data instead of a setting or an option; empty if it is not."""
     from stages.settings.table_files import format_of  # needed for errors only
 
-    if format_of(Path(word)) is not None:
+    if (form := format_of(Path(word))) == "npz":
+        return f"data=arrays {assignment('data.files', word)}"
+    if form is not None:
         return f"data=table {assignment('data.files', word)} data.target=<column>"
     return f"data=image_folder {assignment('data.dir', word)}" if "/" in word or is_folder(word) else ""
 

@@ -21,7 +21,8 @@ def forecasts_of_files(loaded: Any, settings: TableSettings, drift: Drift) -> An
     """Return the forecasts for all series in files together, as an Arrow table; see `forecasts`."""
     from stages.data.tables import read_files  # imports pandas, which takes half a second
 
-    header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding)
+    needed = _columns(loaded)
+    header = Header.of(files_of(settings.files), settings.delimiter, settings.encoding, needed=needed)
     _refuse_missing(loaded, header.columns, header.name)
     return forecasts(loaded, read_files(header, settings), drift)
 
@@ -80,10 +81,15 @@ def forecasts(loaded: Any, rows: Any, drift: Drift) -> Any:
     return pa.table(columns)
 
 
-def _refuse_missing(loaded: Any, given: Sequence[str], where: str) -> None:
+def _columns(loaded: Any) -> list[str]:
+    """Return the columns that a table must have."""
     from stages.data.latest import WindowReading
 
-    columns = WindowReading.of_json(reading_of_model(loaded)[WINDOWS]).columns
+    return WindowReading.of_json(reading_of_model(loaded)[WINDOWS]).columns
+
+
+def _refuse_missing(loaded: Any, given: Sequence[str], where: str) -> None:
+    columns = _columns(loaded)
     if missing := next((column for column in columns if column not in given), None):
         expected = f"the columns that the model requires: {', '.join(columns)}"
         raise UserError(f"{where} has no column {missing}", expected)

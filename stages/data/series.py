@@ -250,17 +250,17 @@ def windows_of(source: TableSource, settings: SeriesSettings, splits: np.ndarray
     rest = ends[np.searchsorted(ends, np.arange(len(line)))] - np.arange(len(line)) + 1 - window - horizon
     firsts = np.flatnonzero((rest >= 0) & (rest % settings.stride == 0))
     starts = {name: firsts[line.splits[firsts] == place] for place, name in enumerate(ORDER)}
-    for place, name in enumerate(ORDER):
-        if not len(starts[name]):
-            lengths = np.diff(np.append(-1, ends))[line.splits[ends] == place]
-            most = int(lengths.max(initial=0))
-            enough = most - horizon
-            problem = (
-                f"{source.name}: the {name} split has at most {most:,} steps of a series, but data.window={window} and "
-                f"data.horizon={horizon} need {window + horizon:,}"
-            )
-            expected = "a shorter window and horizon, or a larger fraction of the rows"
-            raise UserError(problem, expected, f"data.window={enough}" if enough > 0 else "")
+    if not all(map(len, starts.values())):
+        lengths = np.diff(np.append(-1, ends))
+        of_splits = {name: int(lengths[line.splits[ends] == place].max()) for place, name in enumerate(ORDER)}
+        name, most = min(of_splits.items(), key=lambda split: split[1])
+        problem = (
+            f"{source.name}: the {name} split has at most {most:,} steps of a series, but data.window={window} and "
+            f"data.horizon={horizon} need {window + horizon:,}"
+        )
+        expected = "a shorter window and horizon, or a larger fraction of the rows"
+        shorter = f"data.window={most - most // 2} data.horizon={most // 2}" if most > 1 else ""
+        raise UserError(problem, expected, f"data.window={most - horizon}" if most > horizon else shorter)
     return Windows(line, window, horizon, season, starts)
 
 
@@ -269,11 +269,14 @@ PLANNED_BYTES = 2**26
 
 
 def planned(settings: SeriesSettings) -> Windows | None:
-    """Return the windows of a table, from its times, series and targets only; None if its files are large.
+    """Return the windows of a table, from its times, series and targets only; None if it has no files, or large ones.
 
     Raises:
         UserError: If the rows cannot be read or ordered, or a split is too short.
     """
+    if not settings.is_of_files:
+        return None
+    settings = settings.of_files()
     files = files_of(settings.files)
     status = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     if sum(size for _, size, _ in status) > PLANNED_BYTES:

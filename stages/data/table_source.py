@@ -21,6 +21,7 @@ from stages.features.schema import feature_of
 from stages.reporter import Reporter
 from stages.settings.date_formats import DateFormat
 from stages.settings.folders import SPLITS
+from stages.settings.npz import bytes_in
 from stages.settings.table import Header, TableSettings
 from stages.settings.table_files import format_of
 from stages.settings.trained_table import TrainedTableSettings
@@ -180,8 +181,9 @@ def _source(name: str, contents: Contents, is_mapped: bool) -> TableSource:
 
 def _bytes_of(header: Header) -> float:
     """Return about how many bytes the columns take in memory; compressed files grow about eightfold."""
+    sizes = {path: bytes_in(path) if format_of(path) == "npz" else path.stat().st_size for path in header.files}
     packed = [path for path in header.files if path.suffix == ".gz" or format_of(path) == "parquet"]
-    return sum(path.stat().st_size * (8 if path in packed else 1.5) for path in header.files)
+    return sum(size * (8 if path in packed else 1.5) for path, size in sizes.items())
 
 
 def _contents(rows: Rows, settings: TableSettings, cut: Cut, folder: Path | None) -> Contents:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
 
+from stages.data.array_tables import table_in
 from stages.data.written_dates import seconds_of
 from stages.data.written_numbers import NumberFormat
 from stages.errors import UserError
@@ -221,6 +222,9 @@ def names_of(files: Sequence[Path]) -> list[str]:
 def _batches(
     path: Path, header: Header, settings: TableSettings, ragged: list[str]
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    if format_of(path) == "npz":
+        arrays = table_in(path)
+        return arrays.schema, arrays.to_batches()
     if header.delimiter is None:
         data = pa.dataset.dataset(path, format={"feather": "ipc"}.get(str(format_of(path)), "parquet"))
         rows = max(BLOCK // (8 * len(header.columns)), 1)

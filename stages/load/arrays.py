@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from stages.data.array_tables import arrow_of
 from stages.data.split import Split
 from stages.data.splits import cut_all, dataset_of
 from stages.data.table_source import Wide, read_rows
@@ -18,10 +19,12 @@ from stages.errors import UserError
 from stages.features.images import ImageFeature
 from stages.features.kinds import IMAGES, Feature
 from stages.features.vectors import VectorFeature
+from stages.load.series import series_of_result
 from stages.load.table import cut, dataset_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
 from stages.settings.arrays import ArraysSettings
+from stages.settings.series import SeriesSettings
 from stages.settings.table import TableSettings, check_kinds
 from stages.tasks.segmentation import IGNORED, segmentation
 
@@ -86,13 +89,15 @@ def dataset_of_result(
 
     Args:
         result: A tuple as described by EXPECTED, or a single pair, which is cut into splits.
-        settings: See `dataset_of_arrays`.
+        settings: See `dataset_of_arrays`; with those of time series, see `series_of_result`.
         reporter: Receives the description of the data.
         folder: The folder of the run.
 
     Raises:
         UserError: If the result has a different form, or as in `dataset_of_arrays`.
     """
+    if isinstance(settings, SeriesSettings):
+        return series_of_result(result, settings, reporter, folder)
     if not isinstance(result, tuple):
         raise UserError(f"the data function returned a {type(result).__name__}", EXPECTED)
     parts = result if result and isinstance(result[0], tuple) else (result,)
@@ -138,7 +143,7 @@ def dataset_of_arrays(
     wide = [column for column, array in train.features.items() if array.ndim > 1]
     plain = [column for column in train.columns if column not in wide]
     rows = {
-        split: pa.table({column: _arrow(split, column, part.columns[column]) for column in plain})
+        split: pa.table({column: arrow_of(split, column, part.columns[column]) for column in plain})
         for split, part in parts.items()
     }
     of_table = {key: getattr(settings, key) for key in TABLE if hasattr(settings, key)}
@@ -308,20 +313,6 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
                 f"{split}: {name} has dtype {array.dtype} and shape {array.shape}",
                 "values [N], vectors of numbers [N, d], images [N, H, W, C], or uint8 images [N, H, W]",
             )
-
-
-def _arrow(split: str, name: str, array: np.ndarray) -> pa.Array:
-    """Return a column as an Arrow array.
-
-    Raises:
-        UserError: If its values have several types, or a type that columns do not support.
-    """
-    try:
-        column = pa.array(array, from_pandas=True)
-        return column.cast(pa.string()) if pa.types.is_binary(column.type) else column
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        expected = "numbers, strings or dates, with one type per column"
-        raise UserError(f"{split}, column {name}: {error}", expected) from error
 
 
 def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Time series: windows of a table whose next values are predicted."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -7,20 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from stages.data.columns import Column, Gathered, Rows
+from stages.data.array_tables import table_of
+from stages.data.columns import Column, Gathered
+from stages.data.columns import Rows as Values
 from stages.data.latest import WindowReading
 from stages.data.loading import report_left_out
 from stages.data.series import BOOLEANS, Windows, rows_of_splits, windows_of
 from stages.data.split import Split
 from stages.data.splits import dataset_of
-from stages.data.table_source import ORDER, ColumnFacts, TableSource, read_table
-from stages.data.tables import argument_names
+from stages.data.table_source import ORDER, ColumnFacts, TableSource, read_rows, read_table
+from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.categories import CategoryFeature
 from stages.features.kinds import HISTORY, Feature
 from stages.features.windows import KNOWN, TIME, CalendarFeature, WindowFeature, moments_of_channels
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
+from stages.settings.npz import Layout
 from stages.settings.series import SeriesSettings
 from stages.storage.atomic import write_csv
 from stages.tasks.forecast import ForecastTargets, naive_errors
@@ -52,8 +56,50 @@ def series(
         UserError: If a column or a row cannot be used, or the rows do not make series and windows; see
             `stages.data.series`.
     """
-    reporter = reporter or Reporter()
+    reporter, settings = reporter or Reporter(), settings.of_files()
     source = read_table(settings.table, partial(rows_of_splits, settings=settings), cache, reporter)
+    return dataset_of_windows(source, settings, reporter, folder)
+
+
+def series_of_result(
+    result: object, settings: SeriesSettings, reporter: Reporter | None = None, folder: Path | None = None
+) -> Dataset:
+    """Return the result of a user's function, arrays by name or a tuple of these for each split, as windows.
+
+    Args:
+        result: The arrays, as in an `.npz` file.
+        settings: The settings of the series.
+        reporter: Receives the description of the columns and of the windows.
+        folder: The folder of the run.
+
+    Raises:
+        UserError: If the result has a different form, or as in `series`.
+    """
+    parts = result if isinstance(result, tuple) else (result,)
+    names = ORDER if len(parts) != 2 else ("train", "test")
+    given = {name: part for name, part in zip(names, parts, strict=False) if part is not None}
+    if len(parts) > len(ORDER) or "train" not in given or not all(isinstance(part, Mapping) for part in given.values()):
+        shown = ", ".join(type(part).__name__ for part in parts)
+        raise UserError(f"the data function returned {shown}", "arrays by name, or a tuple (train, val, test) of these")
+    arrays = {split: {str(name): np.asarray(array) for name, array in part.items()} for split, part in given.items()}
+    shapes = {name: array.shape for name, array in arrays["train"].items()}
+    settings = settings.of_arrays(layout := Layout.of(shapes, "train"))
+    unused = {*layout.made} - {settings.time, settings.group}
+    tables = {split: table_of(part, split) for split, part in arrays.items()}
+    columns = [name for name in tables["train"].column_names if name not in unused]
+    settings.check_columns("data", columns, "train")
+    for split, part in tables.items():
+        if absent := next((name for name in columns if name not in part.column_names), None):
+            raise UserError(f"{split} has no column {absent}, unlike train", "the same arrays in all splits")
+    rows = Rows.of("data", {split: part.select(columns) for split, part in tables.items()})
+    source = read_rows(rows, settings.table, partial(rows_of_splits, settings=settings))
+    return dataset_of_windows(source, settings, reporter or Reporter(), folder)
+
+
+def dataset_of_windows(
+    source: TableSource, settings: SeriesSettings, reporter: Reporter, folder: Path | None
+) -> Dataset:
+    """Return the windows of a table as a data set."""
     windows = windows_of(source, settings, source.splits)
     columns = _columns(source, settings)
     for name in settings.table.targets:
@@ -155,9 +201,9 @@ def _shown(column: ColumnFacts, source: TableSource) -> str:
 class _Made:
     """The rows from which windows are gathered, and the features that they are."""
 
-    rows: dict[str, Rows]
+    rows: dict[str, Values]
     features: dict[str, Feature]
-    targets: Rows
+    targets: Values
     windows: Windows
     names: np.ndarray
     """The names of the series, object [S]."""
@@ -169,7 +215,7 @@ class _Made:
     @classmethod
     def of(cls, source: TableSource, settings: SeriesSettings, windows: Windows, columns: list[ColumnFacts]) -> "_Made":
         line = windows.timeline
-        rows: dict[str, Rows] = {}
+        rows: dict[str, Values] = {}
         features: dict[str, Feature] = {}
         for feature, kinds, steps in (
             (HISTORY, ("target", "history"), windows.window),
@@ -232,7 +278,7 @@ class _Made:
         )
 
 
-def _as_float32(values: Rows) -> Rows:
+def _as_float32(values: Values) -> Values:
     if isinstance(values, np.ndarray):
         return values.astype(np.float32)
     return replace(values, read=lambda rows: values[rows].astype(np.float32), dtype=np.dtype(np.float32))

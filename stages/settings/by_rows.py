@@ -9,6 +9,7 @@ from typing import Any
 
 from stages.errors import UserError
 from stages.settings.headers import names_in
+from stages.settings.npz import layout_in
 from stages.settings.table import TableSettings
 from stages.settings.table_files import files_of, format_of
 
@@ -120,6 +121,9 @@ def _rows(path: Path, size: int, changed: int) -> int:
         if done >= COUNTED and read < size:
             return round(lines * size / read)
         return max(lines + (last != b"\n") - 1, 0)
+    if format_of(path) == "npz":
+        layout = layout_in(path)
+        return layout.series * layout.steps
     import pyarrow.dataset  # takes most of a second to import
 
     return int(pyarrow.dataset.dataset(path, format=format_of(path)).count_rows())

@@ -13,6 +13,7 @@ from typing import Any
 
 from stages.errors import UserError
 from stages.settings.encodings import not_in_encoding
+from stages.settings.npz import layout_in
 
 DELIMITERS = (",", "\t", ";", "|")
 """Delimiters, the most likely first."""
@@ -97,6 +98,8 @@ def names_in(path: Path, form: str | None, delimiter: str | None, encoding: str)
     Raises:
         UserError: If the file cannot be read.
     """
+    if form == "npz":
+        return [column for columns in layout_in(path).columns.values() for column in columns], None, 0
     try:
         if form != "csv":
             import pyarrow.dataset

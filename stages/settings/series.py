@@ -7,9 +7,10 @@ from typing import Any
 from stages.errors import UserError
 from stages.settings.data import DataSettings, refuse_missing
 from stages.settings.folders import name_of_file
+from stages.settings.npz import SERIES, TIME, Layout, layout_in
 from stages.settings.ranges import choice, number, option, text
 from stages.settings.table import TableSettings
-from stages.settings.table_files import files_of
+from stages.settings.table_files import files_of, format_of
 from stages.settings.train import RegressionSettings
 
 KINDS = ("number", "leave_out")
@@ -25,13 +26,15 @@ class SeriesSettings(DataSettings):
     _target_: str = "stages.load.series.series"
     files: Any = None
     """A file, or a list of files and patterns such as `demand/*.parquet`; or one of these per split, such as
-    `{train: a.csv, test: b.csv}`. Splits that are not given are cut from the training rows by time."""
+    `{train: a.csv, test: b.csv}`. Splits that are not given are cut from the training rows by time. An `.npz` file has
+    arrays [N, T] or [N, T, C], of N series with T steps each, and arrays [T] or [N]."""
     target: Any = None
     """Name of the column to predict, or a list of names."""
     time: str | None = None
-    """Column with the time of each row: dates, or numbers. The steps between the times must be equal."""
+    """Column with the time of each row: dates, or numbers. The steps between the times must be equal. null: of arrays,
+    the array `time`, or the numbers of their steps."""
     group: str | None = None
-    """Column with the name of the series, such as the store. null: all rows are one series."""
+    """Column with the name of the series, such as the store. null: all rows are one series, or those of arrays are."""
     window: int | None = number(None, at_least=1, at_most=100_000, unit="steps")
     """Number of past steps from which the next ones are predicted. null: three times `horizon`, but at least two
     seasons."""
@@ -88,6 +91,34 @@ class SeriesSettings(DataSettings):
         return name_of_file(files_of(self.files)[0]) if self.files else ""
 
     @property
+    def is_of_files(self) -> bool:
+        """Whether the data is in files, and does not come from a function of the user."""
+        return self._target_ == SeriesSettings._target_
+
+    def of_files(self) -> "SeriesSettings":
+        """Return the settings with the columns that the arrays of `.npz` files are; unchanged for other files."""
+        files = files_of(self.files) if self.files else []
+        return self.of_arrays(layout_in(files[0])) if files and format_of(files[0]) == "npz" else self
+
+    def of_arrays(self, layout: Layout) -> "SeriesSettings":
+        """Return the settings with the columns that arrays are, instead of the names of the arrays."""
+        is_mapping = isinstance(self.features, Mapping)
+        named: Any = self.features
+        if is_mapping:
+            named = {column: kind for name, kind in self.features.items() for column in layout.named([name])}
+        elif isinstance(self.features, Sequence) and not isinstance(self.features, str):
+            named = layout.named(self.features)
+        has_series = SERIES in layout.columns or SERIES in layout.made
+        return replace(
+            self,
+            target=layout.named([self.target] if isinstance(self.target, str) else list(self.target or [])),
+            time=self.time or TIME,
+            group=self.group or (SERIES if has_series else None),
+            known=layout.named(self.known) if self.known else self.known,
+            features=named,
+        )
+
+    @property
     def table(self) -> TableSettings:
         """The settings with which the rows are read."""
         names = (
@@ -101,13 +132,30 @@ class SeriesSettings(DataSettings):
         return TableSettings(**given, task=RegressionSettings())
 
     def check(self, path: str) -> None:
+        if not self.is_of_files:
+            return
+        of_arrays = self.of_files()
+        if of_arrays != self:
+            of_arrays.check(path)
+            return
         if self.time is None:
             raise UserError(f"{path}.time is not set", "the column with the time of each row", f"{path}.time=<column>")
         replace(self.table, group=None).check(path)
-        columns = self.table.header.columns
-        for name, given in {"group": [self.group] if self.group else [], "known": self.known or []}.items():
-            refuse_missing(f"{path}.{name}", given, columns, files_of(self.files)[0])
-        roles = [*self.table.targets, self.time, *([self.group] if self.group else []), *(self.known or [])]
+        self.check_columns(path, self.table.header.columns, files_of(self.files)[0])
+
+    def check_columns(self, path: str, columns: Sequence[str], where: object) -> None:
+        """Raise UserError for roles of columns that do not exist, or do not fit each other.
+
+        Args:
+            path: The group of the data.
+            columns: The names of the columns.
+            where: What has these columns, for messages.
+        """
+        group = [self.group] if self.group else []
+        named = {"target": self.table.targets, "time": [str(self.time)], "group": group, "known": self.known or []}
+        for name, given in named.items():
+            refuse_missing(f"{path}.{name}", given, columns, where)
+        roles = [column for given in named.values() for column in given]
         if repeated := next((name for name in roles if roles.count(name) > 1), None):
             problem = f"{path}: the column {repeated} has two roles"
             raise UserError(problem, "different columns for target, time, group and known")

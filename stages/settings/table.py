@@ -17,6 +17,7 @@ from stages.settings.date_formats import check_dates
 from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import name_of_file
 from stages.settings.headers import UNNAMED, names_in, refuse_names
+from stages.settings.npz import made_columns
 from stages.settings.places import is_folder
 from stages.settings.ranges import assignment, choice, nearest, number, option, text
 from stages.settings.table_files import files_of, format_of
@@ -356,7 +357,7 @@ class Header:
             delimiter: The delimiter of text files; None detects it.
             encoding: The encoding of text files.
             leaves_out: Returns whether a column is not used, so some of the files may lack it.
-            needed: Columns that cannot be left out.
+            needed: Columns that cannot be left out. Those of an `.npz` file are made, see `Layout`.
 
         Raises:
             UserError: If a file is empty or cannot be read, if names are missing, repeated or too many, or if they
@@ -365,6 +366,7 @@ class Header:
         first: Header | None = None
         for path in files:
             columns, used, lines = names_in(path, format_of(path), delimiter, encoding)
+            columns = [*columns, *(name for name in made_columns(path) if name in needed)]
             if any("\0" in column for column in columns):  # UTF-16 read in a single-byte encoding
                 raise not_in_encoding(path, encoding)
             refuse_names(path, columns)

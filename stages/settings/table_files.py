@@ -7,7 +7,9 @@ from typing import Any
 
 from stages.errors import UserError
 
-SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather"}
+SUFFIXES = {
+    ".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".feather": "feather", ".npz": "npz",
+}  # fmt: skip
 """Formats by suffix. Suffixes of text files may be followed by `.gz`."""
 
 NAMES = (*SUFFIXES, *(f"{suffix}.gz" for suffix, kind in SUFFIXES.items() if kind == "csv"))

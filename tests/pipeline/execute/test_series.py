@@ -80,6 +80,20 @@ def test_forecasts_of_the_latest_rows_are_written_with_their_times(outputs: Path
     assert "has only 2 rows after" in done.stderr
 
 
+def test_forecasts_of_arrays_equal_those_of_their_table(outputs: Path, csv: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(csv).sort_values(["store", "date"])
+    days = sorted({*frame.date})
+    frame[["sales", "price"]] = frame[["sales", "price"]].where(frame.date < days[-4], np.nan, axis=0)
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    by_series = {name: frame[name].to_numpy().reshape(2, -1) for name in ("sales", "price", "promo")}
+    np.savez(tmp_path / "new.npz", **by_series, date=np.array(days, "datetime64[D]"), store=np.array(["s0", "s1"]))
+    written = {name: tmp_path / f"{name}.parquet" for name in ("csv", "npz")}
+    for name, path in written.items():
+        words = [str(only_folder(outputs)), str(tmp_path / f"new.{name}"), "-o", str(path), f"--outputs={outputs}"]
+        assert predict.main(words) == 0
+    pd.testing.assert_frame_equal(*map(pd.read_parquet, written.values()), check_exact=True)
+
+
 def test_a_server_forecasts_the_latest_rows(outputs: Path, csv: Path) -> None:
     frame = pd.read_csv(csv)
     days = sorted({*frame.date})

@@ -193,6 +193,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "gap": ("gap", {}, r"no row for 2022-02-12 \(rows are every day; 3 are missing\).*Try: data.fill=previous"),
     "irregular": ("irregular", {}, "times at irregular steps"),
     "too long": ("", {"window": 30}, r"the val split has at most 10 steps .*=30 and data.horizon=4 need 34.*window=6"),
+    "no room": ("", {"horizon": 300}, "the val split has at most 10 steps .* Try: data.window=5 data.horizon=5"),
     "known texts": ("texts", {"known": ["promo"], "window": 5}, "the column promo is not numbers"),
 }  # fmt: skip
 
