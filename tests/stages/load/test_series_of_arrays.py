@@ -139,7 +139,9 @@ def test_splits_by_file_and_by_function(tmp_path: Path) -> None:
     sales = np.random.default_rng(0).normal(size=(2, 200))
     time = np.arange(200)
     parts = {"train": slice(100), "val": slice(100, 150), "test": slice(150, 200)}
-    given = {name: {"sales": sales[:, part], "time": time[part]} for name, part in parts.items()}
+    given: dict[str, dict[str, Any]] = {
+        name: {"sales": sales[:, part], "time": time[part]} for name, part in parts.items()
+    }
     files = {}
     for name, arrays in given.items():
         np.savez(tmp_path / f"{name}.npz", **arrays)
