@@ -15,6 +15,7 @@ from stages.settings.data import (
     NormalizeSettings,
     SyntheticSettings,
 )
+from stages.settings.date_columns import columns_of_dates
 from stages.settings.first_rows import check_target
 from stages.settings.folders import classes_of
 from stages.settings.model import ModelSettings, NetworkSettings
@@ -64,6 +65,7 @@ def check_data(experiment: Experiment) -> None:
         isinstance(data, TableSettings) and experiment.from_stage is None
     ):  # otherwise a trained model determines the target
         check_target(data)
+        _check_dates(data)
     _check_forecast(name, task, data)
 
 
@@ -81,6 +83,14 @@ def _check_forecast(name: str, task: TaskSettings | None, data: DataSettings) ->
     from stages.data.series import planned  # imports pandas, which takes half a second
 
     planned(data)
+
+
+def _check_dates(data: TableSettings) -> None:
+    """Refuse dates that cannot be read, which are looked for in the first rows of the table."""
+    if columns_of_dates(data):
+        from stages.data.planned import refuse_dates  # imports pandas, which takes half a second
+
+        refuse_dates(data)
 
 
 def _check_augment(experiment: Experiment, data: DataSettings, name: str, lacks_images: bool) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from stages.data.columns import Rows, Streamed
 from stages.data.frequency import Frequency, shown_time
+from stages.data.planned import Key, State, state_of_small
 from stages.data.splits import cut_by_time
 from stages.data.table_source import ORDER, TableSource, named_splits, read_rows
 from stages.data.tables import read_files
@@ -264,10 +265,6 @@ def windows_of(source: TableSource, settings: SeriesSettings, splits: np.ndarray
     return Windows(line, window, horizon, season, starts)
 
 
-PLANNED_BYTES = 2**26
-"""Maximum size of the files whose windows are counted before anything runs, which takes about a second."""
-
-
 def planned(settings: SeriesSettings) -> Windows | None:
     """Return the windows of a table, from its times, series and targets only; None if it has no files, or large ones.
 
@@ -277,26 +274,13 @@ def planned(settings: SeriesSettings) -> Windows | None:
     if not settings.is_of_files:
         return None
     settings = settings.of_files()
-    files = files_of(settings.files)
-    status = tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    if sum(size for _, size, _ in status) > PLANNED_BYTES:
-        return None
-    return _planned(status, _Settings(settings))
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """Settings as a key: equal if their values are."""
-
-    of: SeriesSettings
-
-    def __hash__(self) -> int:
-        return hash(repr(self.of))
+    state = state_of_small(files_of(settings.files))
+    return None if state is None else _planned(state, Key(settings))
 
 
 @lru_cache(maxsize=64)  # jobs of a sweep share their table
-def _planned(status: tuple[tuple[str, int, int], ...], settings: _Settings) -> Windows:
-    table = replace(settings.of.table, features=[])
+def _planned(state: State, key: Key[SeriesSettings]) -> Windows:
+    table = replace(key.of.table, features=[])
     rows = read_files(table.header, table)
-    source = read_rows(rows, table, partial(rows_of_splits, settings=settings.of))
-    return windows_of(source, settings.of, source.splits)
+    source = read_rows(rows, table, partial(rows_of_splits, settings=key.of))
+    return windows_of(source, key.of, source.splits)

@@ -191,7 +191,7 @@ def read_files(header: Header, settings: TableSettings, folder: Path | None = No
             expected = "a complete table, with a value for each column in each row"
             is_row = "CSV parse error" in str(error) and not _is_first_row_ragged(path, settings, error)
             raise UserError(f"{path} cannot be read ({error})", expected, "data.on_error=skip" * is_row) from error
-        tables.append(table.select(list(header.columns)))
+        tables.append(table)
     parts = dict(zip(names_of(header.files), tables, strict=True))
     return Rows.of(header.name, parts, ragged=ragged, **reading_of(settings))
 
@@ -229,8 +229,9 @@ def _batches(
         data = pa.dataset.dataset(path, format={"feather": "ipc"}.get(str(format_of(path)), "parquet"))
         rows = max(BLOCK // (8 * len(header.columns)), 1)
         # Each batch may have a dictionary of its own, and a column of a file only one.
-        plain = pa.schema([(field.name, _plain_type(field.type)) for field in data.schema])
-        return plain, (batch.cast(plain) for batch in data.to_batches(batch_size=rows, batch_readahead=2))
+        plain = pa.schema([(name, _plain_type(data.schema.field(name).type)) for name in header.columns])
+        batches = data.to_batches(columns=plain.names, batch_size=rows, batch_readahead=2)
+        return plain, (batch.cast(plain) for batch in batches)
     own = Header.of([path], settings.delimiter, settings.encoding)
     names = own.columns
 
@@ -248,7 +249,9 @@ def _batches(
             newlines_in_values=True,
             invalid_row_handler=leave_out if settings.on_error == "skip" else None,
         ),
-        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        convert_options=pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), include_columns=list(header.columns)
+        ),
     )
     return reader.schema, reader
 

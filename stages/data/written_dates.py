@@ -11,29 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.data.columns import evenly_spread
-from stages.settings.date_formats import ISO, MONTHS, UNIX, DateFormat
+from stages.settings.date_formats import ASKED, DECLARED, FOUND, ISO, MONTHS, UNIX, UNLIKELY, DateFormat
 
 Texts: TypeAlias = Any
 """Texts, a `pyarrow.Array` or a `pyarrow.ChunkedArray`."""
-
-FOUND = (
-    ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m.%d.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y",
-    "%d %b %Y", "%d. %b %Y", "%d-%b-%Y", "%d/%b/%Y", "%b %d, %Y", "%b %d %Y", "%b %Y", "%a, %d %b %Y", "%a %d %b %Y",
-    "%a %b %d %H:%M:%S %Y", "%Y%m%dT%H%M%S", "%Y%m%dT%H%M", "%Y%m%d %H:%M:%S",
-)  # fmt: skip
-"""Patterns that are detected. With points between numbers, the day is the first unless that is impossible."""
-
-ASKED = (
-    "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d", "%y/%m/%d", "%d %b %y", "%d-%b-%y",
-    "%b %d, %y",
-)  # fmt: skip
-"""Patterns of two-digit years, which are asked for: which number is the year, and in which century?"""
-
-DECLARED = ("%Y-%m", "%Y/%m", "%m/%Y")
-"""Patterns that are detected in columns that are declared as dates. Elsewhere, 2010-11 may be a season."""
-
-UNLIKELY = {"%m.%d.%Y": "%d.%m.%Y"}
-"""Patterns that are found only if another one reads fewer values."""
 
 LOOKED_AT = 1_000
 """Number of different values in which patterns are found."""

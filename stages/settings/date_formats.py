@@ -15,6 +15,25 @@ UNIX = {"unix": 1, "unix_ms": 1000}
 
 ISO = "%Y-%m-%d"
 
+FOUND = (
+    ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m.%d.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y",
+    "%d %b %Y", "%d. %b %Y", "%d-%b-%Y", "%d/%b/%Y", "%b %d, %Y", "%b %d %Y", "%b %Y", "%a, %d %b %Y", "%a %d %b %Y",
+    "%a %b %d %H:%M:%S %Y", "%Y%m%dT%H%M%S", "%Y%m%dT%H%M", "%Y%m%d %H:%M:%S",
+)  # fmt: skip
+"""Patterns that are detected. With points between numbers, the day is the first unless that is impossible."""
+
+ASKED = (
+    "%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%m-%d-%y", "%y-%m-%d", "%y/%m/%d", "%d %b %y", "%d-%b-%y",
+    "%b %d, %y",
+)  # fmt: skip
+"""Patterns of two-digit years, which are asked for: which number is the year, and in which century?"""
+
+DECLARED = ("%Y-%m", "%Y/%m", "%m/%Y")
+"""Patterns that are detected in columns that are declared as dates. Elsewhere, 2010-11 may be a season."""
+
+UNLIKELY = {"%m.%d.%Y": "%d.%m.%Y"}
+"""Patterns that are found only if another one reads fewer values."""
+
 MONTHS = (
     "jan(?:uary)?", "feb(?:ruary)?", "mar(?:ch)?", "apr(?:il)?", "may", "june?", "july?", "aug(?:ust)?",
     "sept?(?:ember)?", "oct(?:ober)?", "nov(?:ember)?", "dec(?:ember)?",

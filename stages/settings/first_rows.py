@@ -149,7 +149,7 @@ def _first_rows(
     count = 0
     try:
         for path, *_ in state:
-            for row in _rows(path, targets, delimiter, encoding):
+            for row in read_first(path, targets, delimiter, encoding, ROWS + 1):
                 count += 1
                 if count > ROWS:
                     return FirstRows(values, are_all=False)
@@ -160,8 +160,10 @@ def _first_rows(
     return FirstRows(values, are_all=True)
 
 
-def _rows(path: Path, targets: Sequence[str], delimiter: str | None, encoding: str) -> Iterator[Sequence[Any]]:
-    """Yield the targets in the rows of a file.
+def read_first(
+    path: Path, columns: Sequence[str], delimiter: str | None, encoding: str, count: int
+) -> Iterator[Sequence[Any]]:
+    """Yield some columns of the first rows of a file, at least `count` rows.
 
     Raises:
         ValueError: If a row has a different number of values than the header, or the file is too long.
@@ -170,11 +172,11 @@ def _rows(path: Path, targets: Sequence[str], delimiter: str | None, encoding: s
         import pyarrow.dataset
 
         data = pyarrow.dataset.dataset(path, format="parquet" if format_of(path) == "parquet" else "ipc")
-        rows = data.head(ROWS + 1, columns=list(targets))
-        yield from zip(*(rows.column(name).to_pylist() for name in targets), strict=True)
+        rows = data.head(count, columns=list(columns))
+        yield from zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
         return
     header = Header.of([path], delimiter, encoding)
-    places = [header.columns.index(name) for name in targets]
+    places = [header.columns.index(name) for name in columns]
     opened: Any = gzip.open if path.suffix == ".gz" else Path.open
     with opened(path, "rt", encoding=encoding, newline="") as file:
         for row in csv.reader(_bounded(islice(file, header.lines, None)), delimiter=header.delimiter or ","):

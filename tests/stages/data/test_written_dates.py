@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stages.data.written_dates import FOUND, Dates, dates_in, days_of, seconds_of
-from stages.settings.date_formats import DIRECTIVES, DateFormat, is_zone
+from stages.data.written_dates import Dates, dates_in, days_of, seconds_of
+from stages.settings.date_formats import DIRECTIVES, FOUND, DateFormat, is_zone
 
 EPOCH = datetime(1970, 1, 1)
 
