@@ -14,12 +14,14 @@ from stages.metrics.forecasts import ForecastMae, ForecastRmse, Mase, Pinball
 from stages.metrics.metric import Metric
 from stages.metrics.report import Measured, Section, blank_where_nan
 from stages.plots.forecasts import plot_forecasts, plot_steps
-from stages.tasks.parts import Predict, Trivial
-from stages.tasks.regression import NumberHead, NumberTargets, NumberView, SquaredError
+from stages.tasks.parts import Loss, Predict, Trivial
+from stages.tasks.regression import NumberHead, NumberTargets, NumberView
 from stages.tasks.task import Task
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import tensorflow as tf
 
     from stages.data.split import Split
     from stages.results import Dataset
@@ -56,7 +58,7 @@ class ForecastTargets(NumberTargets):
         """See `Targets`."""
         head = ForecastHead(self)
         metrics = (ForecastMae(self.std), ForecastRmse(self.std), Mase(self.std, self.naive))
-        return Task(self, SquaredError(head), metrics, head, ForecastView(targets=self), "Forecast", "forecast")
+        return Task(self, AbsoluteError(head), metrics, head, ForecastView(targets=self), "Forecast", "forecast")
 
     def strata(self, targets: np.ndarray) -> None:
         """See `Targets`: none, as splits are cut by time."""
@@ -81,6 +83,22 @@ class ForecastHead(NumberHead):
     def standard(self, model: Any, targets: np.ndarray) -> dict[str, np.ndarray] | None:
         """See `Head`. The model has `forecasts(targets)`, float32 [n, steps * columns]."""
         return {self.answer: model.forecasts(targets)}
+
+
+@dataclass(frozen=True)
+class AbsoluteError(Loss):
+    """The absolute error of each example: the mean over its standardized targets.
+
+    Rare days, such as holidays, weigh much less in it than in the squared error.
+    """
+
+    head: NumberHead
+
+    def of_each(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """See `Loss`."""
+        import tensorflow as tf
+
+        return tf.reduce_mean(tf.abs(outputs - self.head.targets.standardized(targets, outputs.dtype)), axis=-1)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,14 @@ def test_errors_are_scaled_by_those_of_naive_forecasts_within_each_series() -> N
     assert value == pytest.approx(np.abs(columns["target"] - columns["prediction"]).mean() / naive)
 
 
+def test_the_loss_is_the_absolute_error_in_standard_deviations() -> None:
+    random = np.random.default_rng(0)
+    targets, outputs = (random.normal(size=(9, 4)).astype(np.float32) for _ in range(2))
+    task = ForecastTargets(("a+1", "a+2", "a+3", "a+4"), (1.0,) * 4, (2.0,) * 4, ("a",), (1.0,) * 4).task()
+    losses = task.loss.of_each(tf.constant(targets), tf.constant(outputs)).numpy()
+    np.testing.assert_allclose(losses, np.abs(outputs - (targets - 1) / 2).mean(axis=1), rtol=1e-5)
+
+
 def built(data: Dataset, network: Any = None) -> Any:
     task = ForecastSettings(quantiles=list(LEVELS))
     return built_of(network or NBeatsSettings(hidden=[16], blocks=2), data, one_device(), task=task)
