@@ -10,7 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.data.calendar import Moment, seconds_at
 from stages.data.columns import evenly_spread
+from stages.data.fixed_dates import has_fixed_form, read_fixed
 from stages.settings.date_formats import ASKED, DECLARED, FOUND, ISO, MONTHS, UNIX, UNLIKELY, DateFormat
 
 Texts: TypeAlias = Any
@@ -27,12 +29,6 @@ FEW = 10
 
 MOST = 0.95
 """Share of values from which a column is one of dates."""
-
-DAY = 86_400
-"""Seconds."""
-
-LENGTHS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
-"""Days of each month; 29 in February of a leap year."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,9 @@ def dates_in(texts: Texts, times: Texts, given: DateFormat, is_declared: bool = 
     """
     counts = np.asarray(times)
     known = (*FOUND, *ASKED, *(DECLARED if is_declared else ()))
+    texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     few = texts[:LOOKED_AT]
-    patterns = [
-        one for one in (given.pattern, *known) if one and one not in UNIX and pc.any(_has_form(few, one)).as_py()
-    ]
+    patterns = [one for one in (given.pattern, *known) if one and one not in UNIX and _has_form(few, one).any()]
     if not patterns:
         return Dates()
     is_like = np.logical_or.reduce([_has_form(texts, one) for one in patterns])
@@ -101,8 +96,13 @@ def dates_in(texts: Texts, times: Texts, given: DateFormat, is_declared: bool = 
 
 
 def _has_form(texts: Texts, pattern: str) -> np.ndarray:
-    is_like = pc.match_substring_regex(texts, DateFormat(pattern).regex)
-    return np.asarray(is_like.to_numpy(zero_copy_only=False) if isinstance(is_like, pa.Array) else is_like.to_numpy())
+    form = DateFormat(pattern)
+    has_form = has_fixed_form(texts, form)
+    rest = np.flatnonzero(~has_form)
+    if len(rest):
+        is_like = pc.match_substring_regex(texts.take(pa.array(rest)), form.regex)
+        has_form[rest] = is_like.to_numpy(zero_copy_only=False)
+    return has_form
 
 
 def _zone_of(offsets: np.ndarray, times: np.ndarray, given: str) -> str:
@@ -167,7 +167,16 @@ def _read(texts: Texts, pattern: str) -> _Read:
         numbers = pc.if_else(is_number, plain, pa.scalar(None, pa.string())).cast(pa.float64())
         seconds = numbers.fill_null(np.nan).to_numpy(zero_copy_only=False) / UNIX[pattern]
         return _Read(seconds, np.where(np.isnan(seconds), np.nan, 0.0))
-    form = DateFormat(pattern)
+    wall, offset, is_read = read_fixed(texts, DateFormat(pattern))
+    rest = np.flatnonzero(~is_read)
+    if len(rest):
+        part = _read_slowly(texts.take(pa.array(rest)), DateFormat(pattern))
+        wall[rest], offset[rest] = part.wall, part.offset
+    return _Read(wall, offset)
+
+
+def _read_slowly(texts: Texts, form: DateFormat) -> _Read:
+    """Return texts as dates by the regular expression of the notation."""
     if form.is_of_numbers:
         texts = pc.replace_substring_regex(texts, r"\.0*$", "")  # of a column of floats
     parts = pc.extract_regex(texts, form.regex)
@@ -197,14 +206,10 @@ def _read(texts: Texts, pattern: str) -> _Read:
     day = whole("day", 1)
     hour, minute, second = (whole(name, 0) for name in ("hour", "minute", "second"))
     half = by_word("half", lambda word: {"a": 1, "p": 2}.get(word, 0))
-    is_24 = (hour < 24) | ((hour == 24) & (minute == 0) & (second == 0))
-    is_hour = np.where(half == 0, is_24, (hour >= 1) & (hour <= 12))
+    is_hour = (half == 0) | ((hour >= 1) & (hour <= 12))
     hour = np.where(half == 0, hour, hour % 12 + 12 * (half == 2))
-    is_leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-    is_month = (month >= 1) & (month <= 12)
-    length = LENGTHS[np.where(is_month, month, 1) - 1] + (is_leap & (month == 2))
-    is_date = matches & is_month & (year >= 1) & (day >= 1) & (day <= length) & is_hour & (minute < 60) & (second < 60)
-    seconds = DAY * days_of(year, month, day) + 3600 * hour + 60 * minute + second + _fractions(parts, names)
+    seconds = seconds_at(Moment(year, month, day, hour, minute, second, _fractions(parts, names)))
+    is_date = matches & is_hour & ~np.isnan(seconds)
     return _Read(np.where(is_date, seconds, np.nan), np.where(is_date, by_word("zone", _offset), np.nan))
 
 
@@ -220,15 +225,3 @@ def _offset(zone: str) -> float:
     digits = zone[1:].replace(":", "").ljust(4, "0")
     seconds = 0 if not digits.isdigit() else 60 * (60 * int(digits[:2]) + int(digits[2:]))
     return np.nan if not zone else -seconds if zone[0] == "-" else seconds
-
-
-def days_of(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarray:
-    """Return days since 1970-01-01 in the Gregorian calendar, int64 [n].
-
-    Source: Howard Hinnant, chrono-compatible low-level date algorithms, `days_from_civil`.
-    """
-    year = year - (month <= 2)
-    era = year // 400
-    of_era = year - era * 400
-    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468

@@ -42,6 +42,9 @@ NEARLY = (
 ALIKE = rf"^[^.,]*0(?:{APOSTROPHE}|[ _])0[^.,]*$|^\([^.,]*\)$|^[^.,]*-$"
 """Form of whole numbers with groups of digits, in parentheses, or with a sign behind."""
 
+DIVIDED = r"\d[-/:]\d"
+"""Part of dates and times, and of no number without a unit."""
+
 MOST_UNITS = 3
 """Different units of a column, at most. Of more, such as those of `12A` and `7c`, none is a unit."""
 
@@ -62,6 +65,8 @@ class NumberFormat:
 
     def plain(self, texts: Texts) -> Texts:
         """Return numbers as `-1234.5`, and null for any other text."""
+        if not self.unit:  # the patterns that follow take much longer
+            texts = pc.if_else(pc.match_substring_regex(texts, DIVIDED), pa.scalar(None, pa.string()), texts)
         texts = _with_plain_marks(texts)
         if self.unit:
             unit = re.escape(self.unit)

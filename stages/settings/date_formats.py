@@ -86,8 +86,12 @@ class DateFormat:
                 parts.append(OTHERS[piece[1:]])
             else:
                 parts.append(r"\s+" if piece.isspace() else re.escape(piece))
-        has_time = any(f"%{letter}" in self.pattern for letter in "HIMSfpz")
-        return f"^{''.join(parts)}{'' if has_time else TIME}$"
+        return f"^{''.join(parts)}{'' if self.has_time else TIME}$"
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the pattern has a part of a time."""
+        return any(f"%{letter}" in self.pattern for letter in "HIMSfpz")
 
     @property
     def is_of_numbers(self) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stages.data.written_dates import Dates, dates_in, days_of, seconds_of
+from stages.data.calendar import days_of
+from stages.data.written_dates import Dates, dates_in, seconds_of
 from stages.settings.date_formats import DIRECTIVES, FOUND, DateFormat, is_zone
 
 EPOCH = datetime(1970, 1, 1)
