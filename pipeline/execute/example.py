@@ -1,7 +1,10 @@
-"""The example of an exported model's input, which is stored with the model."""
+"""The examples of an exported model's input, and of a request to `serve`, which are stored with the model."""
 
 import base64
 import io
+import json
+import math
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,7 @@ import numpy as np
 from stages.features.images import ImageFeature
 from stages.features.kinds import Feature
 from stages.results import Dataset
+from stages.settings.date_formats import DateFormat
 
 
 def input_example(dataset: Dataset) -> Any:
@@ -17,6 +21,29 @@ def input_example(dataset: Dataset) -> Any:
         return dataset.test.images[:1].astype(np.float32).tolist()
     features = dataset.features
     return {name: _values(features[name], np.asarray(column[:1])) for name, column in dataset.test.features.items()}
+
+
+def request_example(dataset: Dataset) -> Any:
+    """Return the first test example for JSON as `serve` reads it: as `input_example`, but dates as tables have them.
+
+    The model itself, and MLflow's own server, take seconds.
+    """
+    example = input_example(dataset)
+    patterns, zones = (dataset.reading.get(name) or {} for name in ("date_format", "time_zone"))
+    for name, feature in dataset.features.items():
+        column = feature.column_name(name)
+        if column in patterns:
+            form = DateFormat(patterns[column], zones.get(column, ""))
+            example[name] = [_written(value, form) for value in example[name]]
+    return example
+
+
+def _written(seconds: float, form: DateFormat) -> str | int | float | None:
+    if math.isnan(seconds):
+        return None
+    text = form.written(seconds)
+    number = json.loads(text) if form.is_of_numbers and not re.match(r"-?0\d", text) else text
+    return number if str(number) == text else text
 
 
 def _values(feature: Feature, values: np.ndarray) -> list[Any]:

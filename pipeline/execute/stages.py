@@ -16,7 +16,7 @@ from pipeline.config.experiment import Experiment
 from pipeline.decide.decision import Decision
 from pipeline.decide.job import PrunedError
 from pipeline.decide.plan import PlannedStage
-from pipeline.execute.example import input_example
+from pipeline.execute.example import input_example, request_example
 from pipeline.execute.facts import model_card
 from pipeline.execute.reporter import RunReporter, kind
 from pipeline.redaction import redact, redact_file
@@ -26,7 +26,7 @@ from pipeline.system import machine, signals
 from pipeline.system.environment import quiet_stderr
 from pipeline.targets import settings_class
 from pipeline.tracking.models import RESULTS, model_folder, run_of_model
-from pipeline.tracking.params import CARD, INPUT_EXAMPLE, metric_name
+from pipeline.tracking.params import CARD, INPUT_EXAMPLE, REQUEST_EXAMPLE, metric_name
 from pipeline.tracking.store import Store
 from stages.declared import Declared, accepted, declared_by
 from stages.errors import UserError
@@ -315,6 +315,8 @@ class StageRunner:
             data = [result for result in self._results.values() if isinstance(result, Dataset)][-1:]
             for dataset in data:
                 atomic_write(export / INPUT_EXAMPLE, json.dumps({"inputs": input_example(dataset)}))
+                if dataset.reading.get("date_format"):
+                    atomic_write(export / REQUEST_EXAMPLE, json.dumps({"inputs": request_example(dataset)}))
             atomic_write(export / CARD, str(redact(model_card(self.summary, models[0], *data))))
             self.tracker.artifact(export / CARD)
         for model in models:

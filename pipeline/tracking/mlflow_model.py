@@ -16,7 +16,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 
 from pipeline.internals.mlflow import requirements_unchecked
-from pipeline.tracking.params import INPUT_EXAMPLE
+from pipeline.tracking.params import INPUT_EXAMPLE, REQUEST_EXAMPLE
 
 REQUIRED = ("tensorflow", "keras", "numpy", "mlflow")
 """Packages that are needed to load the model and to predict with it. Their dependencies are not listed."""
@@ -52,6 +52,8 @@ def write_model(model: Model, signature: ModelSignature, classes: Sequence[str],
             metadata={"class_names": list(classes)},
         )
     shutil.copytree(saved, folder / "tf2model")
+    if (request := saved.parent / REQUEST_EXAMPLE).is_file():
+        shutil.copy(request, folder)
     model.model_size_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     model.save(str(folder / "MLmodel"))
 

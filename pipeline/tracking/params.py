@@ -22,8 +22,11 @@ CARD = "model_card.md"
 INPUT_EXAMPLE = "input_example.json"
 """Files in the folder `export` of a run: the model card, and an example input under the key `inputs`."""
 
-EXAMPLES = ("serving_input_example.json", INPUT_EXAMPLE)
-"""Files with an example request to `/invocations`: the one that MLflow writes for a model, and that a run writes."""
+REQUEST_EXAMPLE = "request_example.json"
+"""The same with dates as tables have them, if there are any. `serve` reads these; the model itself takes seconds."""
+
+EXAMPLES = (REQUEST_EXAMPLE, "serving_input_example.json", INPUT_EXAMPLE)
+"""Files with an example request to `/invocations`, the best first. MLflow writes the second one for a model."""
 
 
 ALWAYS = ("seed", "optimizer.learning_rate", "train.batch_size", "train.epochs")

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta, timezone, tzinfo
 from functools import cached_property
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -100,12 +100,27 @@ class DateFormat:
 
     @property
     def example(self) -> str:
-        """The last day of 2024, as the column would have it."""
-        if self.pattern in UNIX:
-            return str(1735603200 * UNIX[self.pattern])
-        zone = self.zone if self.zone[:1] in ("+", "-") else "Z"
-        text = datetime(2024, 12, 31).strftime((self.pattern or ISO).replace("%z", zone))
-        return f"{text}T12:00:00{zone}" if self.zone and "%z" not in self.pattern else text
+        """The last day of 2024, as the column would have it; noon if it has a zone."""
+        return self.written(1_735_603_200 + (43_200 if self.zone and not self.is_of_numbers else 0))
+
+    def written(self, seconds: float) -> str:
+        """Return a date as the column has it, with a time only if that is not 0:00, or if all have one.
+
+        Args:
+            seconds: Seconds since 1970-01-01 in the time zone of the column.
+        """
+        if self.pattern in UNIX and self.zone in ("", "UTC"):  # in any year
+            return repr(float(seconds) * UNIX[self.pattern]).removesuffix(".0")
+        wall = datetime(1970, 1, 1) + timedelta(seconds=float(seconds))
+        offset = wall.replace(tzinfo=_zone_of(self.zone or "UTC")).utcoffset() or timedelta()
+        is_place = self.zone != "UTC" and self.zone[:1] not in ("", "+", "-")
+        if self.pattern in UNIX or is_place:
+            return replace(self, zone="UTC").written(seconds - offset.total_seconds())
+        parts = {"%Y": f"{wall.year:04}", "%z": "Z" if self.zone == "UTC" else _iso_offset(offset)}
+        text = re.sub("%.", lambda found: parts.get(found[0], found[0]), self.pattern or ISO)
+        if not self.has_time and (self.zone or wall.time() != time()):
+            text += f"T{wall.time().isoformat()}{parts['%z'] if self.zone else ''}"
+        return wall.strftime(text)
 
     def problem(self) -> str:
         """Return what is wrong with the pattern; empty if it is valid."""
@@ -157,3 +172,14 @@ def is_zone(name: str) -> bool:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return False
     return True
+
+
+def _iso_offset(offset: timedelta) -> str:
+    return timezone(offset).tzname(None).removeprefix("UTC") or "+00:00"
+
+
+def _zone_of(name: str) -> tzinfo:
+    if re.fullmatch(r"[+-]\d\d:\d\d", name):
+        sign = -1 if name[0] == "-" else 1
+        return timezone(sign * timedelta(hours=int(name[1:3]), minutes=int(name[4:])))
+    return ZoneInfo(name)

@@ -206,6 +206,24 @@ def test_the_example_of_an_error_is_a_date(pattern: str, zone: str) -> None:
     assert isinstance(seconds(form.example, pattern or "%Y-%m-%d", zone), float)
 
 
+@pytest.mark.parametrize("pattern", [
+    *FOUND, "%Y-%m", "%Y%m%d", "%Y%m%d%H%M%S", "%d/%m/%Y %I:%M %p", "%H:%M", "100%%Y %Y", "%Y-%m-%d %H:%M:%S.%f %z",
+    "unix", "unix_ms", "",
+])  # fmt: skip
+@pytest.mark.parametrize("zone", ["", "UTC", "+02:00", "-03:30", "Europe/Berlin"])
+def test_dates_are_read_as_they_are_written(pattern: str, zone: str) -> None:
+    form = DateFormat(pattern, zone if not pattern.startswith("unix") else zone or "UTC")
+    for day in (*random_days(9), datetime(2024, 12, 31), datetime(2024, 3, 31, 12, 30, 15, 250_000)):
+        text = form.written((day - EPOCH).total_seconds())
+        value = seconds(text, pattern or "%Y-%m-%d", form.zone)
+        if pattern and form.has_time and bool(zone) != ("%z" in pattern):  # no column has both
+            assert value == "zone"
+            continue
+        assert form.written(value) == text
+        if pattern in ("", "unix", "%Y-%m-%d", "%Y-%m-%d %H:%M:%S.%f %z"):
+            assert value == (day - EPOCH).total_seconds()
+
+
 def test_zones_are_checked() -> None:
     assert [is_zone(name) for name in ("UTC", "Europe/Berlin", "+02:00", "Berlin", "", "../etc", "+2")] == [
         True, True, True, False, False, False, False,

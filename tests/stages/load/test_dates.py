@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
+from pipeline.execute.example import input_example, request_example
 from pipeline.internals.hydra import parse
 from pipeline.serving import models, rows
 from pipeline.serving.server import Watch, predictor
@@ -340,6 +342,42 @@ def test_serving_equals_training(load: Load, tmp_path: Path, pattern: str) -> No
     other = "2024-03-01" if pattern != "%Y-%m-%d" else "01.03.2024"
     with pytest.raises(UserError, match=f"'{other}' is not a date"):
         rows.arguments_of(loaded, reading, drift, {"sold on": [other], "size": [1.0]})
+
+
+NOTATIONS = ("%d/%m/%Y", "%d %b %Y", "%Y-%m", "%Y%m%d", "%y%m%d", "%H:%M", "unix", "unix_ms", "%Y-%m-%d %H:%M%z")
+
+
+def test_the_stored_examples_of_a_request_equal_the_rows_of_the_file(load: Load, tmp_path: Path) -> None:
+    """Each column has another notation, and one has missing values."""
+    since = seconds(TIMES).astype(int)
+    numbers = {"unix": since, "unix_ms": 1000 * since}
+    columns: dict[str, Any] = {f"c{place}": numbers.get(one, written(TIMES, one.replace("%z", "-03:30")))
+                               for place, one in enumerate(NOTATIONS)}  # fmt: skip
+    formats = {f"c{place}": one for place, one in enumerate(NOTATIONS)}
+    columns |= {
+        "time": [f"{text}Z" for text in written(TIMES, "%Y-%m-%dT%H:%M:%S.%f")],
+        "none": ["", "2024-01-31"] * 150,
+    }
+    columns |= {"local": columns["time"], "early": [f"0{row % 9 + 1:03}-01-31 12:30" for row in range(ROWS)]}
+    formats |= dict.fromkeys(("time", "none", "local", "early"), "%Y-%m-%d")
+    zones = {"local": "Europe/Berlin", f"c{NOTATIONS.index('unix')}": "America/New_York"}
+    dataset = normalize(load(columns, date_format=formats, time_zone=zones), NormalizeSettings())
+    model = built_of(MlpSettings(hidden=[8]), dataset, one_device())
+    SavedModel().write(model, dataset, tmp_path / "saved")
+    loaded = load_saved_model(str(tmp_path / "saved"))
+    reading, drift = models.reading_settings(loaded, [tmp_path / "table.csv"]), models.drift_of(loaded)
+    [(_, _, of_file)] = rows.rows_of_files(loaded, reading, drift)
+    for first in range(4):
+        shown = replace(dataset, test=dataset.test.take(np.arange(first, first + 1)))
+        row = shown.test.numbers
+        example = json.loads(json.dumps(request_example(shown)))
+        given = rows.arguments_of(loaded, reading, drift, example)
+        for name in dataset.features:
+            np.testing.assert_array_equal(given[name], of_file[name][row], err_msg=formats.get(name, name))
+            np.testing.assert_array_equal(np.float64(input_example(shown)[name]), of_file[name][row])
+        [answer] = predictor(loaded, Watch(drift))(example)
+        [expected] = models.outputs_of(loaded, {name: column[row] for name, column in of_file.items()}).values()
+        assert answer["prediction"] == expected.ravel()[0]
 
 
 def test_a_trained_model_reads_other_tables_as_in_training(load: Load, tmp_path: Path) -> None:
