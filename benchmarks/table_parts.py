@@ -126,6 +126,9 @@ def row_of(table: Table, parts: Sequence[str], seeds: Sequence[int], folder: Pat
     default, found = by_example("default", ())
     row = [table.item, f"{found['facts']['data']['train_examples']:,}", metric.name, f"{default.mean():.4g}"]
     for part in parts:
+        if part == "temperature" and table.task != "classification":
+            row.append("–")
+            continue
         without, _ = by_example(part, PARTS[part])
         change = metric_difference(default, without, paired=True, metric=metric)
         low, high, value = (100 * part / default.mean() for part in (change.low, change.high, change.difference))
