@@ -15,12 +15,10 @@ from stages.data.examples import first_inputs, spec_of
 from stages.errors import UserError
 from stages.features.encoder import edges, sizes
 from stages.features.images import ImageFeature, images_of
-from stages.features.kinds import HISTORY
 from stages.features.texts import TextFeature
-from stages.features.windows import WindowFeature
 from stages.networks.complexity import flops, write_summary
 from stages.networks.encoders import Encoder, encoders_of, join_encoders
-from stages.networks.joined import SeriesFacts, TableFacts
+from stages.networks.joined import TableFacts, series_facts
 from stages.networks.keras_internals import (
     all_layers,
     inputs_of,
@@ -253,7 +251,7 @@ def _build(  # everything that a network is built from
         arguments = {**arguments, "categories": categories}
     known: dict[str, Any] = {"output_shape": head.shape}
     known["table"] = TableFacts(categories, edges(dataset.features), len(dataset.train))
-    known["series"] = _series_facts(dataset)
+    known["series"] = series_facts(dataset.features, len(dataset.task.names))
     arguments = {**arguments, **{name: value for name, value in known.items() if name in parameters}}
     try:
         network = function(shape, head.units, **arguments)
@@ -289,14 +287,6 @@ def _built(
 
 def _inputs(specs: Mapping[str, tf.TensorSpec]) -> dict[str, keras.KerasTensor]:
     return {name: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=name) for name, spec in specs.items()}
-
-
-def _series_facts(dataset: Dataset) -> SeriesFacts | None:
-    """Return facts about windows of time series; None for other data."""
-    history = dataset.features.get(HISTORY)
-    if not isinstance(history, WindowFeature):
-        return None
-    return SeriesFacts(history.shape[0], len(dataset.task.names) // history.targets, history.targets)
 
 
 def _refuse_other_shape(name: str, output_shape: Parameter | None, head: Head) -> None:

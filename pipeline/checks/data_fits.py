@@ -1,10 +1,12 @@
 """Check that the network, the task and the augmentation fit the data, as far as its settings and first rows show."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from pipeline.config.experiment import Experiment
 from stages.errors import UserError
-from stages.settings.arrays import ArraysSettings
+from stages.settings.arrays import ArraysSettings, is_series
 from stages.settings.by_rows import has_columns, is_mixed
 from stages.settings.data import (
     AugmentSettings,
@@ -18,7 +20,7 @@ from stages.settings.data import (
 from stages.settings.date_columns import columns_of_dates
 from stages.settings.first_rows import check_target
 from stages.settings.folders import classes_of
-from stages.settings.model import ModelSettings, NetworkSettings
+from stages.settings.model import ModelSettings, NBeatsSettings, NetworkSettings
 from stages.settings.npz import headers_in
 from stages.settings.series import SeriesSettings
 from stages.settings.table import TableSettings
@@ -41,7 +43,7 @@ def check_data(experiment: Experiment) -> None:
     lacking = {"images": data.is_without_images, "texts": _is_without_texts(data)}
     if isinstance(data, ArraysSettings):
         lacking = _lacking_in_arrays(data)
-    lacking["windows"] = not isinstance(data, SeriesSettings)
+    lacking.setdefault("windows", not isinstance(data, SeriesSettings))
     model = experiment.of("model", ModelSettings)
     network = model.network if model else None
     takes: tuple[str, ...] = ()
@@ -66,10 +68,10 @@ def check_data(experiment: Experiment) -> None:
     ):  # otherwise a trained model determines the target
         check_target(data)
         _check_dates(data)
-    _check_forecast(name, task, data)
+    _check_forecast(name, task, data, network)
 
 
-def _check_forecast(name: str, task: TaskSettings | None, data: DataSettings) -> None:
+def _check_forecast(name: str, task: TaskSettings | None, data: DataSettings, network: Any) -> None:
     """Refuse a forecast of data without windows, another task for windows, and series that make no windows."""
     kind = "auto" if task is None else task.kind
     if not isinstance(data, SeriesSettings):
@@ -77,9 +79,12 @@ def _check_forecast(name: str, task: TaskSettings | None, data: DataSettings) ->
             problem = f"task=forecast does not fit {name}, which has no next values"
             raise UserError(problem, "data=series, or another task", "task=auto")
         return
-    if kind not in ("auto", "forecast"):
-        problem = f"task={kind} does not fit {name}, whose targets are the next values"
-        raise UserError(problem, "task=forecast", "task=forecast")
+    if kind not in ("auto", "forecast", "classification"):
+        problem = f"task={kind} does not fit {name}, whose targets are the next values, or a class"
+        raise UserError(problem, "task=forecast or task=classification", "task=forecast")
+    if data.predicts_classes and isinstance(network, NBeatsSettings):
+        problem = f"model=nbeats predicts next values, but {data.target} is a class"
+        raise UserError(problem, "a network that predicts classes", "model=causal_cnn")
     from stages.data.series import planned  # imports pandas, which takes half a second
 
     planned(data)
@@ -152,14 +157,17 @@ def _check_map(experiment: Experiment, network: NetworkSettings, has_masks: bool
 
 
 def _lacking_in_arrays(data: ArraysSettings) -> dict[str, bool]:
-    """Return whether the arrays lack images and texts, according to the headers of the training arrays."""
-    lacking = {"images": True, "texts": True}
+    """Return whether the arrays lack images, texts and series, according to the headers of the training arrays."""
+    lacking = {"images": True, "texts": True, "windows": True}
+    kinds = data.features if isinstance(data.features, Mapping) else {}
+    alone = None if data.target is not None else kinds.get("x", kinds.get("features"))
     headers = headers_in(data.path)
     for name in data.parts(headers)["train"][0]:
-        shape, kind = headers[name]
-        is_number = kind in "fiub"
-        lacking["images"] &= is_number and len(shape) < 3
+        shape, dtype = headers[name]
+        is_number, is_window = dtype[0] in "fiub", is_series(shape, dtype, kinds.get(name, alone))
+        lacking["images"] &= is_window or (is_number and len(shape) < 3)
         lacking["texts"] &= is_number
+        lacking["windows"] &= not is_window
     return lacking
 
 

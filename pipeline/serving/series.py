@@ -51,7 +51,8 @@ def has_rows(loaded: Any, data: Any) -> bool:
 def forecasts(loaded: Any, rows: Any, drift: Drift) -> Any:
     """Return an Arrow table with a row for each series and predicted step.
 
-    Its columns are the name of the series, the time, the targets, and their quantiles, such as `sales_0.9`.
+    Its columns are the name of the series, the time, the targets, and their quantiles, such as `sales_0.9`; or the
+    class, and the probability of each class, such as `state_on`.
 
     Args:
         loaded: The SavedModel.
@@ -66,11 +67,17 @@ def forecasts(loaded: Any, rows: Any, drift: Drift) -> Any:
     latest = latest_windows(rows, reading)
     drift.add(latest.arguments)
     outputs = models.outputs_of(loaded, latest.arguments)
-    count = len(latest.names) * reading.horizon
+    steps = len(latest.times[0])
+    count = len(latest.names) * steps
     columns: dict[str, Any] = {}
     if reading.group is not None:
-        columns[reading.group] = pa.array(np.repeat(np.array(latest.names, object), reading.horizon), pa.string())
+        columns[reading.group] = pa.array(np.repeat(np.array(latest.names, object), steps), pa.string())
     columns[reading.time] = [time for times in latest.times for time in times]
+    if reading.are_classes:
+        names, probabilities = models.class_names(loaded), outputs["probabilities"]
+        columns[reading.targets[0]] = [names[place] for place in probabilities.argmax(axis=1)]
+        columns |= {f"{reading.targets[0]}_{name}": part for name, part in zip(names, probabilities.T, strict=True)}
+        return pa.table(columns)
     values = outputs["prediction"].reshape(count, len(reading.targets))
     columns |= dict(zip(reading.targets, values.T, strict=True))
     levels = reading_of_model(loaded).get(QUANTILES, [])

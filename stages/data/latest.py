@@ -33,6 +33,10 @@ class WindowReading:
     is_date: bool
     fill: str
     frequency: Frequency
+    past: tuple[str, ...] = ()
+    """The first channels of `history` that are the past of a class, such as `state=on`."""
+    are_classes: bool = False
+    """Whether the target is the class `horizon` steps after a window, and not the next values."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as JSON."""
@@ -46,7 +50,7 @@ class WindowReading:
     @property
     def columns(self) -> list[str]:
         """The columns that a table must have."""
-        group = [self.group] if self.group else []
+        group = [*([self.group] if self.group else []), *(self.targets if self.past else ())]
         return [self.time, *group, *(column for columns in self.channels.values() for column in columns)]
 
 
@@ -75,6 +79,7 @@ def latest_windows(rows: Rows, reading: WindowReading) -> Latest:
     typed += [Typed(reading.group, "category", True)] if reading.group else []
     numbers = [column for columns in reading.channels.values() for column in columns]
     typed += [Typed(name, "category" if name in reading.booleans else "number") for name in numbers]
+    typed += [Typed(name, "category") for name in (reading.targets if reading.past else ())]
     arrays, texts, _ = read(rows, typed, "fail")
     for name in reading.booleans:
         arrays[name] = np.array([BOOLEANS.get(text, np.nan) for text in texts[name]])[arrays[name]]
@@ -86,12 +91,18 @@ def latest_windows(rows: Rows, reading: WindowReading) -> Latest:
         feature: np.asarray(line.values([arrays[name] for name in columns], True))
         for feature, columns in reading.channels.items()
     }
+    targets = values[HISTORY][:, : len(reading.targets)]
+    if reading.past:
+        targets = np.asarray(line.values(_past(reading, arrays, texts), True))
+        values[HISTORY] = np.concatenate([targets, values[HISTORY]], axis=1)
+    elif reading.are_classes:
+        targets = np.where(np.isnan(values[HISTORY]).all(axis=1, keepdims=True), np.nan, 0.0)
     found: dict[str, list[Any]] = {feature: [] for feature in values}
     steps, ends = [], []
     for code in np.unique(series):
         places = np.flatnonzero(line.series == code)
         where = times.named(int(line.before[places[0]]))
-        last = _last(values[HISTORY][:, : len(reading.targets)], places, reading, where)
+        last = _last(targets, places, reading, where)
         for feature, column in values.items():
             end = last + 1 if feature == HISTORY else last + 1 + reading.horizon
             if end > places[-1] + 1:
@@ -108,8 +119,17 @@ def latest_windows(rows: Rows, reading: WindowReading) -> Latest:
         arguments[reading.calendar] = np.rint(np.stack(steps)).astype(np.int64)
     if reading.series is not None:
         arguments[reading.series] = np.array(ends, object)
-    shown = [[shown_time(float(time), reading.is_date) for time in part[reading.window :]] for part in steps]
+    first = -1 if reading.are_classes else reading.window
+    shown = [[shown_time(float(time), reading.is_date) for time in part[first:]] for part in steps]
     return Latest(arguments, ends, shown)
+
+
+def _past(reading: WindowReading, arrays: Mapping[str, np.ndarray], texts: Mapping[str, list[str]]) -> list[np.ndarray]:
+    """Return channels of the past of a class, float64 [N] each: 1 or 0; nan if the class is missing."""
+    [name] = reading.targets
+    channels = np.array([f"{name}={text}" for text in texts[name]], object)[arrays[name]]
+    is_missing = np.array([not text for text in texts[name]])[arrays[name]]
+    return [np.where(is_missing, np.nan, (channels == channel).astype(np.float64)) for channel in reading.past]
 
 
 def _last(targets: np.ndarray, places: np.ndarray, reading: WindowReading, where: str) -> int:

@@ -194,11 +194,17 @@ class Windows:
     season: int
     starts: Mapping[str, np.ndarray]
     """The first step of each window of a split, int64."""
+    are_classes: bool = False
+    """Whether the target is the class `horizon` steps after a window, and not the next values."""
 
     @property
     def length(self) -> int:
         """The number of steps of a window and of what follows it."""
         return self.window + self.horizon
+
+    def first(self, starts: np.ndarray) -> np.ndarray:
+        """Return the first step, or the only one, that each window predicts, int64 [N]."""
+        return starts + (self.length - 1 if self.are_classes else self.window)
 
     def blocks(self, starts: np.ndarray) -> np.ndarray:
         """Return the block of time of each window, int64 [N]. Blocks of different splits have different numbers.
@@ -207,12 +213,12 @@ class Windows:
             starts: The first step of each window.
         """
         line = self.timeline
-        first = starts + self.window
+        first = self.first(starts)
         places, splits = line.frequency.places(line.times[first]), line.splits[first]
         found = np.zeros(len(starts), np.int64)
         for split in np.unique(splits):
             rows = splits == split
-            found[rows] = blocks_of(places[rows], self.horizon) + BLOCKS * split
+            found[rows] = blocks_of(places[rows], max(self.horizon, 1)) + BLOCKS * split
         return found
 
     @property
@@ -241,7 +247,7 @@ def windows_of(source: TableSource, settings: SeriesSettings, splits: np.ndarray
     """
     line = timeline(Times.of(source, settings), splits, settings.fill)
     by_frequency, horizon = line.frequency.season, settings.horizon
-    window = settings.window or max(3 * horizon, 2 * (settings.season or by_frequency))
+    window = settings.window or max(3 * max(horizon, 1), 2 * (settings.season or by_frequency))
     season = settings.season or (by_frequency if by_frequency <= window else 1)
     if season > window:
         problem = f"data.season={season} is longer than the window of {window} steps"
@@ -262,7 +268,7 @@ def windows_of(source: TableSource, settings: SeriesSettings, splits: np.ndarray
         expected = "a shorter window and horizon, or a larger fraction of the rows"
         shorter = f"data.window={most - most // 2} data.horizon={most // 2}" if most > 1 else ""
         raise UserError(problem, expected, f"data.window={most - horizon}" if most > horizon else shorter)
-    return Windows(line, window, horizon, season, starts)
+    return Windows(line, window, horizon, season, starts, settings.predicts_classes)
 
 
 def planned(settings: SeriesSettings) -> Windows | None:

@@ -22,7 +22,7 @@ from stages.features.kinds import BLOCK, Feature, Schema
 from stages.features.numbers import VALUES, NumberFeature, moments_in, standardized
 from stages.features.schema import of_json, to_json
 from stages.features.texts import TextFeature
-from stages.features.windows import StepFeature
+from stages.features.windows import StepFeature, WindowFeature, channels_in_order
 from stages.reporter import Reporter, safe_place
 from stages.results import Dataset, Record
 from stages.settings.data import NormalizeSettings
@@ -284,8 +284,23 @@ def restore_encoder(saved: Path, dataset: Dataset, cache: Path | None, reporter:
             declaring(wanted) if wanted else "",
         )
 
+    arranged: dict[tuple[str, int], Rows] = {}
+
+    def arrange(name: str, column: Column) -> Column:
+        given, trained = dataset.features[own[name]], features[name]
+        if not isinstance(given, WindowFeature) or not isinstance(trained, WindowFeature):
+            return column
+        order = given.order_of(trained, dataset.name)
+        if order == [*range(given.shape[1])]:
+            return column
+        rows = column.rows if isinstance(column, Gathered) else column
+        if (name, id(rows)) not in arranged:  # all splits of a table have the same rows
+            arranged[name, id(rows)] = channels_in_order(rows, order)
+        found = arranged[name, id(rows)]
+        return replace(column, rows=found) if isinstance(column, Gathered) else found
+
     def renamed(split: Split) -> Split:
-        return split.with_same_values({name: split.features[own[name]] for name in features})
+        return split.with_same_values({name: arrange(name, split.features[own[name]]) for name in features})
 
     encoder = keras.models.load_model(saved / f"{NAME}.keras", safe_mode=True) if encodable(features) else None
     return with_encoder(dataset.with_each_split(renamed, features=features), encoder, features, cache, reporter)

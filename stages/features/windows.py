@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from stages.data.columns import Column, Gathered, evenly_spread
+from stages.data.columns import Column, Gathered, Rows, Streamed, evenly_spread
+from stages.errors import UserError
 from stages.features.kinds import BLOCK, ROWS, Encoded, Feature, means_of
 from stages.features.numbers import (
     VALUES,
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 KNOWN, TIME = "known", "time"
 """Names of the features of a window besides its past: columns that are known in advance, and the times of all steps."""
 
+MOST_PLAIN = 400
+"""Number of columns of a window, about, for a model without steps."""
+
 HARMONICS = 3
 """Number of sines and cosines for a period: they tell seven weekdays apart."""
 
@@ -37,11 +41,6 @@ class StepFeature(Feature):
     """Values of several steps, from which the encoder makes numbers by steps."""
 
     unit: ClassVar[str] = "windows"
-
-    def rows_for_trees(self, column: Column) -> np.ndarray:
-        """Return the values of a column for a model that knows no steps, float64 [N, d]."""
-        values = np.asarray(column[:], np.float64)
-        return values.reshape(len(values), -1)
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,11 @@ class WindowFeature(StepFeature):
     targets: int = 0
     """Number of the first channels whose next values are predicted."""
 
+    @property
+    def block(self) -> int:  # type: ignore[override]
+        """See `Feature`: long windows take much memory."""
+        return max(1, BLOCK * 64 // math.prod(self.shape))
+
     def learn(self, name: str, column: Column, settings: NormalizeSettings) -> Self:
         elements = tuple(moments_of_channels(column))
         for channel, moments in zip(self.channels, elements, strict=True):
@@ -73,12 +77,47 @@ class WindowFeature(StepFeature):
         parts = [ops.cast(part, "float32") for part in standardized(values, self.elements)]
         return Encoded(steps=parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=-1))
 
+    def order_of(self, trained: WindowFeature, where: str) -> list[int | None]:
+        """Return the place of each channel of a trained feature among its own ones; None for a class without rows.
+
+        Args:
+            trained: The feature of the training.
+            where: The name of the data set, for messages.
+
+        Raises:
+            UserError: If a channel is missing, or windows have a different length.
+        """
+        if self.shape[0] != trained.shape[0]:
+            problem = f"{where} has windows of {self.shape[0]} steps, unlike the {trained.shape[0]} in training"
+            raise UserError(problem, "windows of the same length (data.window)")
+        places: dict[str, int | None] = {channel: place for place, channel in enumerate(self.channels)}
+        past = {channel.rpartition("=")[0] for channel in self.channels if "=" in channel}
+        for channel in trained.channels:
+            if "=" in channel and channel.rpartition("=")[0] in past:
+                places.setdefault(channel, None)
+            if channel not in places:
+                problem = f"{where} has no column {channel} that can be used, unlike in training"
+                raise UserError(problem, f"the columns {', '.join(trained.channels)}, in any order")
+        return [places[channel] for channel in trained.channels]
+
     def measured(self, column: Column) -> np.ndarray:
         """Return the last value of the first channel, as the mean of a window depends on trends much more."""
         rows = evenly_spread(column.shape[0], ROWS)
         size = BLOCK // column.shape[1] + 1
         parts = [column[rows[start : start + size]][:, -1, 0] for start in range(0, len(rows), size)]
         return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+
+    @property
+    def plain_columns(self) -> int:
+        steps, channels = self.shape
+        return min(steps, MOST_PLAIN // channels + 1) * channels
+
+    def plain(self, values: np.ndarray) -> np.ndarray:
+        """Return all values of a window; of a long one the means of its channels in parts of nearly equal length."""
+        count = self.plain_columns // self.shape[1]
+        ends = np.linspace(0, self.shape[0], count + 1).astype(np.int64)
+        sums = np.add.reduceat(values.astype(np.float64), ends[:-1], axis=1)
+        return np.asarray((sums / np.diff(ends)[:, np.newaxis]).reshape(len(values), -1))
 
     def statistics(self, name: str, split: Split) -> list[Sequence[Any]]:
         values = values_for_statistics(split, name)
@@ -97,6 +136,21 @@ class WindowFeature(StepFeature):
         elements = tuple(Moments(**element) for element in values["elements"]) if "elements" in values else None
         shape, channels = tuple(values.get("shape", (0, 0))), tuple(values.get("channels", ()))
         return cls(shape, channels, values.get("dtype", "float64"), elements, values.get("targets", 0), **common)
+
+
+def channels_in_order(rows: Rows, order: Sequence[int | None]) -> Rows:
+    """Return values with other channels: for each, its place in the last axis of `rows`; 0 for None."""
+
+    def arranged(values: np.ndarray) -> np.ndarray:
+        found = np.zeros((*values.shape[:-1], len(order)), values.dtype)
+        for place, own in enumerate(order):
+            if own is not None:
+                found[..., place] = values[..., own]
+        return found
+
+    if isinstance(rows, np.ndarray):
+        return arranged(rows)
+    return Streamed(lambda some: arranged(rows[some]), (*rows.shape[:-1], len(order)), rows.dtype)
 
 
 def moments_of_channels(column: Column) -> list[Moments]:
@@ -142,6 +196,14 @@ class CalendarFeature(StepFeature):
         angles = turns * (2 * np.pi * np.arange(1, HARMONICS + 1, dtype=np.float64))
         both = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
         return Encoded(steps=ops.reshape(ops.cast(both, "float32"), (-1, self.shape[0], 2 * HARMONICS * len(periods))))
+
+    @property
+    def plain_columns(self) -> int:
+        return len(self.periods)
+
+    def plain(self, values: np.ndarray) -> np.ndarray:
+        """Return the place of the last step in each period."""
+        return values[:, -1:].astype(np.float64) % np.array(self.periods)
 
     def measured(self, column: Column) -> np.ndarray:
         return means_of(column)

@@ -17,15 +17,16 @@ from stages.data.table_source import Wide, read_rows
 from stages.data.tables import Rows, argument_names
 from stages.errors import UserError
 from stages.features.images import ImageFeature
-from stages.features.kinds import IMAGES, Feature
+from stages.features.kinds import HISTORY, IMAGES, Feature
 from stages.features.vectors import VectorFeature
+from stages.features.windows import WindowFeature
 from stages.load.series import series_of_result
 from stages.load.table import cut, dataset_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset
-from stages.settings.arrays import ArraysSettings
+from stages.settings.arrays import SERIES, ArraysSettings, is_series
 from stages.settings.series import SeriesSettings
-from stages.settings.table import TableSettings, check_kinds
+from stages.settings.table import TableSettings, check_kinds, declaring
 from stages.tasks.segmentation import IGNORED, segmentation
 
 FEATURES = "features"
@@ -68,6 +69,9 @@ def arrays(settings: ArraysSettings, reporter: Reporter | None = None, folder: P
     """Return the arrays of `settings.files` as a data set; see `dataset_of_arrays`."""
     path = settings.path
     given = {}
+    if settings.target is None and isinstance(settings.features, Mapping):
+        kinds = {FEATURES if name == "x" else name: kind for name, kind in settings.features.items()}
+        settings = replace(settings, features=kinds)
     try:
         with np.load(path, allow_pickle=False) as file:
             for split, (features, targets, weight) in settings.parts(file.files).items():
@@ -139,9 +143,10 @@ def dataset_of_arrays(
     parts = {split: _part(split, chosen, *values) for split, values in given.items()}
     train = parts["train"]
     for split, part in parts.items():
-        _refuse_others(split, part, train)
+        _refuse_others(split, part, train, chosen)
     wide = [column for column, array in train.features.items() if array.ndim > 1]
     plain = [column for column in train.columns if column not in wide]
+    series = _the_series(train, wide, chosen)
     rows = {
         split: pa.table({column: arrow_of(split, column, part.columns[column]) for column in plain})
         for split, part in parts.items()
@@ -150,24 +155,56 @@ def dataset_of_arrays(
     is_chosen = getattr(getattr(settings, "task", None), "kind", "auto") != "auto"
     table = TableSettings(
         target=[*train.targets],
-        features={**({} if is_chosen else _kinds(train.targets)), **(chosen if isinstance(chosen, Mapping) else {})},
+        features={**({} if is_chosen else _kinds(train.targets)), **_of_table(chosen)},
         weight=None if train.weights is None else WEIGHT,
         **of_table,
     )
     source = read_rows(Rows.of(name, rows, takes_texts=True), table, partial(cut, settings=table))
     kept = source.numbers if source.skipped else slice(None)
+    joined = {column: np.concatenate([part.features[column] for part in parts.values()]) for column in wide}
     whole = {
-        name: _plain(np.concatenate([part.features[column] for part in parts.values()]))[kept]
+        HISTORY if column == series else name: _plain(joined[column], column == series)[kept]
         for column, name in argument_names([*plain, *wide]).items()
         if column in wide
     }
-    if len(whole) == 1 and not source.used and next(iter(whole.values())).ndim > 2:
+    if len(whole) == 1 and not source.used and not series and next(iter(whole.values())).ndim > 2:
         whole = {IMAGES: next(iter(whole.values()))}
 
     def features(train: Split) -> dict[str, Feature]:
-        return {key: _feature(np.asarray(train.features[key])) for key in whole}
+        arrays = {key: np.asarray(train.features[key]) for key in whole}
+        return {key: _series(array, series) if key == HISTORY else _feature(array) for key, array in arrays.items()}
 
     return dataset_of_rows(source, table, reporter or Reporter(), folder, Wide(whole, features))
+
+
+def _of_table(chosen: Any) -> dict[str, str]:
+    """Return the declared kinds that tables have, too."""
+    kinds = chosen if isinstance(chosen, Mapping) else {}
+    return {name: kind for name, kind in kinds.items() if kind != SERIES}
+
+
+def _the_series(train: Part, wide: Sequence[str], chosen: Any) -> str:
+    """Return the name of the only array that has a series for each example; empty if there is none.
+
+    Raises:
+        UserError: If there are several, or another feature has the name of the network's input.
+    """
+    kinds = chosen if isinstance(chosen, Mapping) else {}
+    found = [name for name in wide if _is_series(train.features[name], kinds.get(name))]
+    if wrong := [name for name, kind in kinds.items() if kind == SERIES and name not in found]:
+        shape = train.columns[wrong[0]].shape
+        raise UserError(f"data.features: {wrong[0]} has the shape {shape}", "numbers [N, T] or [N, T, C] for a series")
+    if len(found) > 1:
+        problem = f"{found[0]} and {found[1]} are both series"
+        raise UserError(problem, "one array [N, T, C] with the channels of both (np.concatenate, axis=-1)")
+    if found and HISTORY in train.columns and found != [HISTORY]:
+        raise UserError(f"{HISTORY} is the name of the network's input for {found[0]}", "a different name")
+    return found[0] if found else ""
+
+
+def _is_series(array: np.ndarray, kind: str | None) -> bool:
+    dtype = f"{array.dtype.kind}{array.dtype.itemsize}"
+    return array.ndim in (2, 3) and array.dtype.kind in "fiub" and is_series(array.shape, dtype, kind)
 
 
 def _has_masks(given: Mapping[str, Sequence[Any]]) -> bool:
@@ -235,7 +272,7 @@ def _part(split: str, chosen: Any, features: Any, targets: Any, weights: Any = N
         several = [name] if matrix.shape[1] == 1 else [f"{name}_{place}" for place in range(matrix.shape[1])]
         wanted = dict(zip(several, matrix.T, strict=True))
     kinds = chosen if isinstance(chosen, Mapping) else {}
-    check_kinds("data", kinds)
+    check_kinds("data", _of_table(kinds))
     if absent := [name for name in chosen or () if name not in {*named, *(wanted if kinds else ())}]:
         raise UserError(f"data.features: {absent[0]} is not an array of {split}", [*named])
     named = {name: named[name] for name in (chosen if isinstance(chosen, (list, tuple)) else named)}
@@ -281,7 +318,7 @@ def _filled(array: np.ma.MaskedArray) -> np.ndarray:
     return filled
 
 
-def _refuse_others(split: str, part: Part, train: Part) -> None:
+def _refuse_others(split: str, part: Part, train: Part, chosen: Any) -> None:
     """Raise UserError if the arrays of a split do not fit each other or those of the training split."""
     columns = part.columns
     if others := {*columns} ^ {*train.columns}:
@@ -297,21 +334,23 @@ def _refuse_others(split: str, part: Part, train: Part) -> None:
                 f"{split}: {name} has {lengths[name]:,} rows, and {first} has {lengths[first]:,}",
                 "the same number of rows in all arrays",
             )
-        is_gray = array.ndim == 3 and array.dtype in (np.uint8, np.bool_)  # other numbers may be time series
-        if name in part.features and (is_gray or (array.ndim in (2, 4) and array.dtype.kind in "fiub")):
+        kind = chosen.get(name) if isinstance(chosen, Mapping) else None
+        is_of_steps = array.ndim == 3 and (array.dtype in (np.uint8, np.bool_) or _is_series(array, kind))
+        if name in part.features and (is_of_steps or (array.ndim in (2, 4) and array.dtype.kind in "fiub")):
             if array.shape[1:] != train.columns[name].shape[1:]:
                 raise UserError(
                     f"{split}: examples of {name} have the shape {array.shape[1:]}",
                     f"{train.columns[name].shape[1:]}, as in train",
                 )
-            if array.dtype.kind == "f" and (wrong := np.isinf(array) if array.ndim == 2 else ~np.isfinite(array)).any():
+            if array.dtype.kind == "f" and (wrong := np.isinf(array) if array.ndim < 4 else ~np.isfinite(array)).any():
                 place = tuple(np.argwhere(wrong)[0])
-                expected = "finite numbers; in vectors, nan means a missing value"
+                expected = "finite numbers; in vectors and series, nan means a missing value"
                 raise UserError(f"{split}: {name} is {array[place]} in row {place[0] + 1:,}", expected)
         elif array.ndim != 1:
             raise UserError(
                 f"{split}: {name} has dtype {array.dtype} and shape {array.shape}",
-                "values [N], vectors of numbers [N, d], images [N, H, W, C], or uint8 images [N, H, W]",
+                "values [N], vectors [N, d], images [N, H, W, C], uint8 images [N, H, W], or series [N, T, C]",
+                declaring({name: SERIES}) if array.ndim == 3 and array.dtype.kind in "fiub" else "",
             )
 
 
@@ -324,8 +363,17 @@ def _kinds(targets: Mapping[str, np.ndarray]) -> dict[str, str]:
     return dict.fromkeys(targets, "number") if are_numbers and not are_labels else {}
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
-    """Return images as uint8 or float32 [N, H, W, C], and vectors as float64 [N, d]."""
+def _series(array: np.ndarray, name: str) -> WindowFeature:
+    """Return the description of series [N, T, C], from the array of the training split."""
+    channels = array.shape[2]
+    names = (name,) if channels == 1 else tuple(f"{name}_{place}" for place in range(channels))
+    return WindowFeature(array.shape[1:], names, column=name if name != HISTORY else None)
+
+
+def _plain(array: np.ndarray, is_series: bool = False) -> np.ndarray:
+    """Return images as uint8 or float32 [N, H, W, C], vectors as float64 [N, d], and series as float64 [N, T, C]."""
+    if is_series:
+        return array.reshape(*array.shape[:2], -1).astype(np.float64)
     array = array[..., np.newaxis] if array.ndim == 3 else array
     if array.ndim == 2:
         return array.astype(np.float64, copy=False)

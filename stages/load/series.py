@@ -22,15 +22,21 @@ from stages.errors import UserError
 from stages.features.categories import CategoryFeature
 from stages.features.kinds import HISTORY, Feature
 from stages.features.windows import KNOWN, TIME, CalendarFeature, WindowFeature, moments_of_channels
+from stages.load.table import codes_of
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
 from stages.settings.npz import Layout
 from stages.settings.series import SeriesSettings
 from stages.storage.atomic import write_csv
 from stages.tasks.forecast import ForecastTargets, naive_errors
+from stages.tasks.parts import Targets
+from stages.tasks.window_classes import WindowClassTargets
 
 MOST_NAIVE = 2**22
 """Maximum number of training rows from which the error of the seasonal naive forecast is computed."""
+
+MOST_CLASSES = 32
+"""Maximum number of classes whose past is an input of the network, with a channel for each."""
 
 NUMBERS = ("number", "whole")
 """Kinds of columns of a table that are numbers in a window."""
@@ -101,6 +107,7 @@ def dataset_of_windows(
 ) -> Dataset:
     """Return the windows of a table as a data set."""
     windows = windows_of(source, settings, source.splits)
+    classes = Classes.of(source, settings) if windows.are_classes else None
     columns = _columns(source, settings)
     for name in settings.table.targets:
         if (source.arrays[name] == source.arrays[name][0]).all():
@@ -109,14 +116,17 @@ def dataset_of_windows(
     for kind in ("target", "history", "known", "leave_out"):
         if shown := [_shown(column, source) for column in columns if column.kind == kind]:
             reporter.log(f"  {kind:<9} {', '.join(shown)}")
-    made = _Made.of(source, settings, windows, columns)
+    made = _Made.of(source, settings, windows, columns, classes)
     whole = made.split(np.concatenate([*windows.starts.values()]))
     borders = np.cumsum([0, *map(len, windows.starts.values())])
     splits = {
         name: whole.take(np.arange(borders[place], borders[place + 1])) for place, name in enumerate(windows.starts)
     }
-    history = splits["train"].features[HISTORY]
-    targets = _targets(history, settings, windows)
+    if classes is not None:
+        classes.refuse_unknown(source, {name: split.target_values for name, split in splits.items()})
+        targets: Targets = WindowClassTargets(classes.names, bool(classes.past))
+    else:
+        targets = _targets(splits["train"].features[HISTORY], settings, windows)
     dataset = dataset_of(source.name, splits, targets.task(), made.features)
     line = windows.timeline
     params = {
@@ -198,6 +208,40 @@ def _shown(column: ColumnFacts, source: TableSource) -> str:
 
 
 @dataclass(frozen=True)
+class Classes:
+    """The classes of the rows of a table."""
+
+    names: tuple[str, ...]
+    codes: np.ndarray
+    """The class of each row, int32 [N]."""
+    past: Mapping[str, np.ndarray]
+    """Channels of windows: whether each row has a class, bool [N]; none if the past of the classes is not used."""
+
+    @classmethod
+    def of(cls, source: TableSource, settings: SeriesSettings) -> "Classes":
+        """Return the classes of the target.
+
+        Raises:
+            UserError: If there are several targets.
+        """
+        if len(settings.table.targets) > 1:
+            problem = f"task=classification needs one target, but data.target has {len(settings.table.targets)}"
+            raise UserError(problem, "one target", f"data.target={settings.table.targets[0]}")
+        [name] = settings.table.targets
+        codes, names = codes_of(source, name)
+        known = names if settings.horizon and len(names) <= MOST_CLASSES else ()
+        return cls(names, codes, {f"{name}={value}": codes == place for place, value in enumerate(known)})
+
+    def refuse_unknown(self, source: TableSource, targets: Mapping[str, np.ndarray]) -> None:
+        """Raise UserError for a class that no training window has. targets: Of each split, int32 [n]."""
+        for split, values in targets.items():
+            if len(unknown := np.setdiff1d(values, targets["train"])):
+                name = self.names[unknown[0]]
+                problem = f"{source.name}: the class {name} of the {split} split has no training window"
+                raise UserError(problem, "only classes that also occur in the training split")
+
+
+@dataclass(frozen=True)
 class _Made:
     """The rows from which windows are gathered, and the features that they are."""
 
@@ -211,20 +255,31 @@ class _Made:
     """The feature that has the name of the series."""
     numbers: np.ndarray
     """The number of the row of each step in the files, int64 [R]."""
+    past: tuple[str, ...] = ()
+    """The channels of the past of a class."""
 
     @classmethod
-    def of(cls, source: TableSource, settings: SeriesSettings, windows: Windows, columns: list[ColumnFacts]) -> "_Made":
+    def of(
+        cls,
+        source: TableSource,
+        settings: SeriesSettings,
+        windows: Windows,
+        columns: list[ColumnFacts],
+        classes: Classes | None,
+    ) -> "_Made":
         line = windows.timeline
         rows: dict[str, Values] = {}
         features: dict[str, Feature] = {}
         for feature, kinds, steps in (
-            (HISTORY, ("target", "history"), windows.window),
+            (HISTORY, ("history",) if classes else ("target", "history"), windows.window),
             (KNOWN, ("known",), windows.length),
         ):
-            channels = [column.name for column in columns if column.kind in kinds]
+            channels = {column.name: _numbers(source, column.name) for column in columns if column.kind in kinds}
+            if feature == HISTORY and classes is not None:
+                channels = {**classes.past, **channels}
             if channels:
-                rows[feature] = line.values([_numbers(source, name) for name in channels], not source.is_mapped)
-                predicted = len(settings.table.targets) if feature == HISTORY else 0
+                rows[feature] = line.values([*channels.values()], not source.is_mapped)
+                predicted = len(settings.table.targets) if feature == HISTORY and classes is None else 0
                 features[feature] = WindowFeature((steps, len(channels)), tuple(channels), targets=predicted)
         periods = line.frequency.periods
         if settings.calendar and line.is_date and periods:
@@ -240,9 +295,17 @@ class _Made:
                     argument_names(taken)[settings.group] if settings.group not in taken[:3] else f"{settings.group}_"
                 )
                 features[group] = CategoryFeature(column=settings.group if group != settings.group else None)
-        targets = [_numbers(source, name) for name in settings.table.targets]
-        answers = _as_float32(line.values(targets, not source.is_mapped))
-        return cls(rows, features, answers, windows, names, group, source.numbers[line.before])
+        if HISTORY not in features:
+            what = ", ".join(column.name for column in columns if column.kind == "leave_out") or "none"
+            problem = f"{source.name} has no columns of numbers for the past of the windows (left out: {what})"
+            raise UserError(problem, "columns of numbers, or data.horizon=1 for the past of the classes")
+        if classes is not None:
+            answers: Values = classes.codes[line.before]
+        else:
+            targets = [_numbers(source, name) for name in settings.table.targets]
+            answers = _as_float32(line.values(targets, not source.is_mapped))
+        past = () if classes is None else tuple(classes.past)
+        return cls(rows, features, answers, windows, names, group, source.numbers[line.before], past)
 
     def split(self, starts: np.ndarray) -> Split:
         """Return the windows that begin at some steps, int64 [N]."""
@@ -252,15 +315,18 @@ class _Made:
         }
         if self.group is not None:
             columns[self.group] = Gathered(self.names, windows.timeline.series[starts])
-        first = starts + windows.window
-        targets = Gathered(self.targets, first, windows.horizon, is_flat=True)
+        first = windows.first(starts)
+        steps = None if windows.are_classes else windows.horizon
+        targets = Gathered(self.targets, first, steps, is_flat=steps is not None)
         return Split(columns, targets, numbers=self.numbers[first], groups=windows.blocks(starts))
 
     def reading(self, settings: SeriesSettings, source: TableSource) -> WindowReading:
         """Return the facts for making windows of further rows."""
         windows = self.windows
         channels = {
-            name: feature.channels for name, feature in self.features.items() if isinstance(feature, WindowFeature)
+            name: tuple(channel for channel in feature.channels if name != HISTORY or channel not in self.past)
+            for name, feature in self.features.items()
+            if isinstance(feature, WindowFeature)
         }
         return WindowReading(
             windows.window,
@@ -275,6 +341,8 @@ class _Made:
             windows.timeline.is_date,
             settings.fill,
             windows.timeline.frequency,
+            tuple(self.past),
+            windows.are_classes,
         )
 
 

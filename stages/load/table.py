@@ -25,6 +25,7 @@ from stages.data.table_source import (
 )
 from stages.errors import UserError
 from stages.features.vectors import VectorFeature
+from stages.features.windows import WindowFeature
 from stages.load.table_images import images_of_rows
 from stages.reporter import Reporter
 from stages.results import Dataset, Record
@@ -106,6 +107,9 @@ def dataset_of_rows(
         features[name] = feature
         if isinstance(feature, VectorFeature):
             reporter.log(f"  vector    {name} ({feature.shape[0]} numbers)")
+        elif isinstance(feature, WindowFeature):
+            steps, channels = feature.shape
+            reporter.log(f"  series    {feature.column_name(name)} ({steps} steps of {channels} channels)")
     dataset = dataset_of(source.name, splits, task, features)
     params = {
         "held_in": "memory" if whole.is_in_memory else "disk",
@@ -177,15 +181,20 @@ def _task(source: TableSource, settings: TableSettings) -> tuple[np.ndarray, Tas
 
 def _classes(source: TableSource, settings: TableSettings, name: str) -> tuple[np.ndarray, Task, str]:
     """Return the targets, the task and the reason for classes. A trained model keeps its classes if some are absent."""
+    codes, classes = codes_of(source, name)
+    why = f"{name} has {len(classes)} values ({', '.join(classes[:5])}{', …' if len(classes) > 5 else ''})"
+    if isinstance(settings, TrainedTableSettings) and {*classes} <= {*settings.classes}:
+        codes, classes = np.array([settings.classes.index(name) for name in classes])[codes], settings.classes
+    return codes.astype(np.int32), classification(classes), f"{why}: task=classification"
+
+
+def codes_of(source: TableSource, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return the class of each row, int32 [N], and the names of the classes in order."""
     values, codes = np.unique(source.arrays[name], return_inverse=True)
     if name in source.texts:  # numbers of texts in order of occurrence, including those in rows that are left out
         values, order = np.unique(np.array(source.texts[name], object)[values], return_inverse=True)
         codes = order[codes]
-    why = f"{name} has {len(values)} values ({', '.join(map(str, values[:5]))}{', …' if len(values) > 5 else ''})"
-    classes = tuple(map(str, values))
-    if isinstance(settings, TrainedTableSettings) and {*classes} <= {*settings.classes}:
-        codes, classes = np.array([settings.classes.index(name) for name in classes])[codes], settings.classes
-    return codes.astype(np.int32), classification(classes), f"{why}: task=classification"
+    return codes.astype(np.int32), tuple(map(str, values))
 
 
 def _as_float32(source: TableSource, name: str) -> np.ndarray:

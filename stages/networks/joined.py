@@ -7,6 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from stages.features.kinds import HISTORY, Schema
+from stages.features.windows import StepFeature, WindowFeature
+
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each input, by name."""
 
@@ -32,7 +35,23 @@ class SeriesFacts:
     horizon: int
     """Number of next steps."""
     targets: int
-    """Number of targets of a step, which are the first channels of the past."""
+    """Number of targets of a step, which are the first channels of the past; 0 for one answer to the whole window."""
+
+
+def series_facts(schema: Schema, targets: int) -> SeriesFacts | None:
+    """Return facts about windows of time series; None for other features.
+
+    Args:
+        schema: The features.
+        targets: The number of names of the targets.
+    """
+    history = schema.get(HISTORY)
+    if not isinstance(history, WindowFeature):
+        return None
+    window = history.shape[0]
+    steps = max(feature.shape[0] for feature in schema.values() if isinstance(feature, StepFeature))
+    horizon = targets // history.targets if history.targets else steps - window
+    return SeriesFacts(window, horizon, history.targets)
 
 
 WORD_WIDTH = 64

@@ -7,8 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from stages.errors import UserError
 from stages.features.kinds import HISTORY
-from stages.networks.joined import SeriesFacts, Shapes, embedding_width
+from stages.networks.joined import SeriesFacts, Shapes, embedding_width, mean_of_words
 from stages.networks.precision import last_dtype
 
 LEAST_SCALE = 0.01
@@ -54,23 +55,28 @@ class Steps:
         }
         history = inputs[HISTORY]
         targets, level, scale = history[:, :, : facts.targets], None, None
-        if is_scaled:
+        if is_scaled and facts.targets:
             level = ops.mean(targets, axis=1, keepdims=True)
             spread = ops.mean(ops.square(targets - level), axis=1, keepdims=True)
             scale = ops.sqrt(spread + LEAST_SCALE**2)
             targets = (targets - level) / scale
-        past, future, static = [targets], [], []
+        past, future, static = [targets] if facts.targets else [], [], []
         if history.shape[-1] > facts.targets:
             past.append(history[:, :, facts.targets :])
         for name, value in inputs.items():
             if name in categories:
                 count = categories[name]
-                static.append(keras.layers.Embedding(count, embedding_width(count), name=f"embed_{name}")(value))
+                if shapes[name]:
+                    static.append(mean_of_words(value, count, name))
+                else:
+                    layer = keras.layers.Embedding(count, embedding_width(count), name=f"embed_{name}")
+                    static.append(layer(value))
             elif len(shapes[name]) == 1:
                 static.append(value)
             elif name != HISTORY:
                 past.append(value[:, : facts.window])
-                future.append(value[:, facts.window :])
+                if value.shape[1] > facts.window:
+                    future.append(value[:, facts.window :])
         level, scale = (None if one is None else ops.expand_dims(one, -1) for one in (level, scale))
         return cls(inputs, targets, _joined(past), _joined(future), _joined(static), level, scale, facts)
 
@@ -85,6 +91,11 @@ class Steps:
         """
         horizon = self.facts.horizon
         context = _joined([context] + ([] if self.static is None else [self.static]))
+        if not self.facts.targets:
+            context = _joined([context] + ([] if self.future is None else [keras.layers.Flatten()(self.future)]))
+            hidden = keras.layers.Dense(width, activation="relu")(context)
+            hidden = keras.layers.Dropout(dropout)(hidden) if dropout else hidden
+            return keras.layers.Dense(outputs, dtype=last_dtype())(hidden)
         by_step = ops.reshape(keras.layers.Dense(horizon * width, activation="relu")(context), (-1, horizon, width))
         by_step = _joined([by_step] + ([] if self.future is None else [self.future]))
         by_step = keras.layers.Dropout(dropout)(by_step) if dropout else by_step
@@ -144,7 +155,8 @@ def causal_cnn(  # noqa: PLR0913  # each is a setting or a fact
         layer = keras.layers.Conv1D(filters, kernel_size, padding="causal", dilation_rate=dilation, activation="relu")
         value = keras.layers.Add()([value, layer(value)])
         seen, dilation = seen + (kernel_size - 1) * dilation, 2 * dilation
-    return steps.model(steps.answers(value[:, -1], outputs, filters, dropout), "causal_cnn")
+    context = [value[:, -1]] if series.targets else [value[:, -1], ops.mean(value, axis=1), ops.max(value, axis=1)]
+    return steps.model(steps.answers(_joined(context), outputs, filters, dropout), "causal_cnn")
 
 
 def gru(  # noqa: PLR0913  # each is a setting or a fact
@@ -196,6 +208,9 @@ def nbeats(  # noqa: PLR0913  # each is a setting or a fact
         series: Facts about the windows.
         categories: From inputs of indices to the number of different ones.
     """
+    if not series.targets:
+        problem = "model=nbeats predicts next values, but the data has one class or number for each series"
+        raise UserError(problem, "a network for windows with one target", "model=auto")
     steps = Steps.of(input_shape, categories or {}, series, scale_windows)
     rest = keras.layers.Flatten()(steps.targets)
     others = [keras.layers.Flatten()(part) for part in (steps.past[:, :, series.targets :], steps.future)

@@ -14,6 +14,24 @@ from stages.settings.folders import SPLITS, name_of_file
 from stages.settings.places import regular_file
 from stages.settings.ranges import choice, option
 
+SERIES = "series"
+"""The kind of an array with a series for each example, [N, T] or [N, T, C]."""
+
+LONG = 4
+"""Minimum number of steps for each channel of an array that is a series without being declared."""
+
+
+def is_series(shape: tuple[int, ...], dtype: str, kind: str | None) -> bool:
+    """Return whether an array has a series for each example: as declared, or long and not of pixels.
+
+    Args:
+        shape: The shape of the array.
+        dtype: The letter of the kind of its dtype, and its size in bytes, such as `u1`.
+        kind: The declared kind, if any.
+    """
+    is_long = len(shape) == 3 and shape[1] >= LONG * shape[2] and dtype not in ("u1", "b1")
+    return kind == SERIES or (kind is None and is_long and dtype[0] in "fiu")
+
 
 @option("data", "arrays")
 @dataclass(kw_only=True)
@@ -29,7 +47,8 @@ class ArraysSettings(DataSettings):
     weight: str | None = None
     """Name of the array with the weight of each example in the loss and the metrics."""
     features: Any = None
-    """A mapping from arrays of values to kinds, as for tables, or a list of the only arrays to use."""
+    """A mapping from arrays of values to kinds, as for tables, or a list of the only arrays to use. The kind `series`
+    is an array [N, T] or [N, T, C] of series with T steps each."""
     task: Any = II("task")
     on_error: str = choice("fail", "fail", "skip")
     """Handling of examples that cannot be used. `fail`: end the run with an error that names the first one. `skip`:

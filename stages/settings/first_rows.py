@@ -18,6 +18,7 @@ from typing import Any
 
 from stages.errors import UserError
 from stages.settings.folders import same_name
+from stages.settings.npz import values_in
 from stages.settings.table import Header, TableSettings
 from stages.settings.table_files import files_of, format_of
 
@@ -69,6 +70,16 @@ def check_target(settings: TableSettings) -> None:
     is_cut = len(parts) == 1 and "" in parts and not {*settings.roles} & {"split_column", "group", "time"}
     if are_all and is_cut and settings.on_error == "fail":
         _check_counts(settings, rows)
+
+
+def has_words(settings: TableSettings) -> bool:
+    """Return whether the only target has words in the first rows, also True and False, and no value with a digit."""
+    if len(settings.targets) != 1:
+        return False
+    part = settings.files["train"] if isinstance(settings.files, Mapping) else settings.files
+    rows = first_rows(files_of(part), settings)
+    present = [value for value in _present(rows) if value.casefold() not in NO_VALUES]
+    return bool(present) and not any(re.search(r"\d", value) for value in present)
 
 
 def _check_values(settings: TableSettings, rows: FirstRows) -> None:
@@ -168,6 +179,9 @@ def read_first(
     Raises:
         ValueError: If a row has a different number of values than the header, or the file is too long.
     """
+    if format_of(path) == "npz":
+        yield from zip(*(values_in(path, name, count) for name in columns), strict=True)
+        return
     if format_of(path) != "csv":
         import pyarrow.dataset
 

@@ -73,7 +73,7 @@ class Layout:
 
 
 def headers_in(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape of each array in an `.npz` file, and the letter of its kind of dtype, without its values.
+    """Return the shape of each array in an `.npz` file, and its dtype, such as `f8`, without its values.
 
     Raises:
         UserError: If the file cannot be read.
@@ -89,7 +89,7 @@ def headers_in(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
                     is_first = version == (1, 0)
                     read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
                     shape, _, dtype = read(array)
-                found[name.removesuffix(".npy")] = shape, dtype.kind
+                found[name.removesuffix(".npy")] = shape, f"{dtype.kind}{dtype.itemsize}"
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{path} cannot be read ({why})", "an .npz file") from error
@@ -103,6 +103,27 @@ def layout_in(path: Path) -> Layout:
         UserError: If the file cannot be read, or the arrays do not fit each other.
     """
     return Layout.of({name: shape for name, (shape, _) in headers_in(path).items()}, path.name)
+
+
+def values_in(path: Path, column: str, most: int) -> list[object]:
+    """Return values of the first rows of a column of an `.npz` file.
+
+    Raises:
+        ValueError: If it has objects, or no such column.
+    """
+    import numpy as np
+
+    layout = layout_in(path)
+    name = next((name for name, columns in layout.columns.items() if column in columns), column)
+    with np.load(path, allow_pickle=False) as file:
+        if name not in file.files:
+            raise ValueError(f"{path} has no column {column}")
+        array = file[name]
+    if array.ndim > 1:
+        place = layout.columns[name].index(column)
+        return list(array.reshape(layout.series * layout.steps, -1)[:most, place].tolist())
+    repeated = np.repeat(array, layout.steps) if name in layout.by_series else np.tile(array, layout.series)
+    return list(repeated[:most].tolist())
 
 
 def made_columns(path: Path) -> tuple[str, ...]:

@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from omegaconf import II
+
 from stages.errors import UserError
 from stages.settings.data import DataSettings, refuse_missing
+from stages.settings.first_rows import has_words
 from stages.settings.folders import name_of_file
 from stages.settings.npz import SERIES, TIME, Layout, layout_in
 from stages.settings.ranges import choice, number, option, text
 from stages.settings.table import TableSettings
 from stages.settings.table_files import files_of, format_of
-from stages.settings.train import RegressionSettings
+from stages.settings.train import ClassificationSettings, RegressionSettings
 
 KINDS = ("number", "leave_out")
 """Kinds that a column can be declared to have."""
@@ -38,8 +41,9 @@ class SeriesSettings(DataSettings):
     window: int | None = number(None, at_least=1, at_most=100_000, unit="steps")
     """Number of past steps from which the next ones are predicted. null: three times `horizon`, but at least two
     seasons."""
-    horizon: int = number(1, at_least=1, at_most=10_000, unit="steps")
-    """Number of next steps to predict."""
+    horizon: int = number(1, at_least=0, at_most=10_000, unit="steps")
+    """Number of next steps to predict. Of a class, the number of steps from the end of the window to it; 0: the class
+    of the last step of the window, whose earlier classes are not used."""
     stride: int = number(1, at_least=1, at_most=100_000, unit="steps")
     """Number of steps between the windows of a split."""
     season: int | None = number(None, at_least=1, at_most=100_000, unit="steps")
@@ -68,6 +72,7 @@ class SeriesSettings(DataSettings):
     time_zone: Any = None
     """The time zone to which times with a zone are converted, as for tables. null: the zone that all times have, or
     UTC."""
+    task: Any = II("task")
     missing: list[str] | None = None
     """Texts that mean a missing value, as for tables."""
     on_error: str = choice("fail", "fail", "skip")
@@ -89,6 +94,15 @@ class SeriesSettings(DataSettings):
     @property
     def source(self) -> str:
         return name_of_file(files_of(self.files)[0]) if self.files else ""
+
+    @property
+    def predicts_classes(self) -> bool:
+        """Whether the target is a class: `task=classification`, or words, also True and False."""
+        kind = getattr(self.task, "kind", "auto")
+        if kind != "auto" or not self.is_of_files:
+            return bool(kind == "classification")
+        settings = self.of_files()
+        return has_words(replace(settings, task=RegressionSettings()).table)
 
     @property
     def is_of_files(self) -> bool:
@@ -129,7 +143,7 @@ class SeriesSettings(DataSettings):
         if isinstance(features, Sequence) and not isinstance(features, str):
             features = [*features, *(self.known or [])]
         given = {name: getattr(self, name) for name in names} | {"features": features}
-        return TableSettings(**given, task=RegressionSettings())
+        return TableSettings(**given, task=ClassificationSettings() if self.predicts_classes else RegressionSettings())
 
     def check(self, path: str) -> None:
         if not self.is_of_files:
@@ -159,6 +173,9 @@ class SeriesSettings(DataSettings):
         if repeated := next((name for name in roles if roles.count(name) > 1), None):
             problem = f"{path}: the column {repeated} has two roles"
             raise UserError(problem, "different columns for target, time, group and known")
+        if not self.horizon and not self.predicts_classes:
+            problem = f"{path}.horizon=0 does not predict a next value"
+            raise UserError(problem, "at least 1, or a class as the target (task=classification)", f"{path}.horizon=1")
         kinds = self.features if isinstance(self.features, Mapping) else {}
         if wrong := next((name for name, kind in kinds.items() if kind not in KINDS), None):
             problem = f"{path}.features: the column {wrong} has the kind {kinds[wrong]}"

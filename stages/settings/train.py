@@ -92,6 +92,9 @@ class ForecastSettings(TaskSettings):
 
     def check(self, path: str) -> None:
         super().check(path)
+        self._check_quantiles(path)
+
+    def _check_quantiles(self, path: str) -> None:
         if self.quantiles and (sorted({*self.quantiles}) != self.quantiles or 0.5 not in self.quantiles):
             given = ", ".join(f"{value:g}" for value in self.quantiles)
             fix = f"'{path}.quantiles=[{','.join(f'{value:g}' for value in sorted({*self.quantiles, 0.5}))}]'"

@@ -112,7 +112,8 @@ def chosen_task(found: Task, settings: TaskSettings, targets: Column) -> Task:
                 there += f", and needs task={found.kind}"
             problem = f"task.single_logit=true requires 2 classes, but the data has {there}"
             raise UserError(problem, "", "task.single_logit=false")
-        found = classification(found.names, single_logit=True)
+        single = classification(found.names, single_logit=True)
+        found = dataclasses.replace(single, view=dataclasses.replace(found.view, shown=single.view.shown))
     if quantiles := getattr(settings, "quantiles", []):
         found = with_quantiles(found, quantiles)
     if settings._target_ is not None:

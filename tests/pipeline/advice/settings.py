@@ -15,7 +15,9 @@ from stages.data.splits import cut_all
 from stages.errors import UserError
 from stages.features.encoder import learn_encoder
 from stages.features.texts import learn_tokens
+from stages.load.arrays import arrays
 from stages.load.folders import image_folder, read_text
+from stages.load.series import series
 from stages.load.synthetic import synthetic
 from stages.load.table import table
 from stages.load.tfds import _files, _key, _prepared, _refuse_repeated
@@ -228,10 +230,31 @@ def _days(words: str, *left_out: int, copies: int = 1) -> Case:
     return case
 
 
+def _square(folder: Path) -> tuple[UserError, str]:
+    np.savez(folder / "a.npz", x=np.ones((40, 8, 8)), y=np.arange(40) % 2)
+    command = "data=arrays data.files=a.npz"
+    return _refusal(arrays, experiment(*command.split()).settings["load"]), command
+
+
+def _untimed(folder: Path) -> str:
+    write_files(folder, {"t.csv": _rows("day,y", "#,#.5", "#,#.25")})
+    return "data=series data.files=t.csv data.target=y data.window=2"
+
+
+def _two_classes(folder: Path) -> tuple[UserError, str]:
+    write_files(folder, {"t.csv": _rows("day,y,z,x", "#,a,b,#.5", "#,b,a,#.25")})
+    command = "data=series data.files=t.csv data.time=day data.window=2 task=classification data.target=[y,z]"
+    return _refusal(series, experiment(*command.split()).settings["load"]), command
+
+
 CASES: dict[str, Case] = {
     "stages/data/series.py:timeline": _days("data.window=2", 5),
     "stages/data/series.py:windows_of": _days("data.window=20"),
-    "stages/settings/series.py:check": _days("data.window=2 data.season=3"),
+    "stages/load/arrays.py:_refuse_others": _square,
+    "stages/load/series.py:of": _two_classes,
+    "stages/settings/series.py:check": _untimed,
+    "stages/settings/series.py:check_columns": _days("data.window=2 data.season=3"),
+    "stages/settings/train.py:_check_quantiles": _days("data.window=2 task=forecast 'task.quantiles=[0.1,0.9]'"),
     "pipeline/checks/data_fits.py:_check_forecast": _days("data.window=2 task=regression"),
     "pipeline/checks/data_fits.py:_check_augment": _csv(PHOTOS, f"{WITH_PHOTOS} augment.mixup=0.2"),
     "pipeline/checks/data_fits.py:_check_encoders": _csv(PHOTOS, f"{WITH_PHOTOS} model=cnn"),

@@ -26,8 +26,10 @@ from stages.exporters import fresh_process
 from stages.exporters.comparison import Compared, _compared
 from stages.exporters.keras_file import KerasFile
 from stages.exporters.litert import LiteRT
+from stages.networks.joined import SeriesFacts
 from stages.networks.model_parallel import place
 from stages.networks.precision import set_layer_policies
+from stages.networks.series import nbeats
 from stages.normalize import normalize
 from stages.optimization.optimizers import build_optimizer, decay_excluded
 from stages.optimization.xla import choose_jit
@@ -491,7 +493,12 @@ def _beyond_litert(folder: Path) -> tuple[UserError, str]:
     return _refusal(LiteRT(weights="float16").check, model, data), "export=litert"
 
 
+def _nbeats_of_classes(folder: Path) -> tuple[UserError, str]:
+    return _refusal(nbeats, (5, 2), 3, [8], 1, 0.0, True, SeriesFacts(5, 0, 0)), "model=nbeats"
+
+
 CASES: dict[str, Case] = {
+    "stages/networks/series.py:nbeats": _nbeats_of_classes,
     "stages/callbacks.py:_refuse_useless": _two_rates,
     "stages/callbacks.py:build_callbacks": _unknown_metric,
     "stages/checkpoints/saved.py:_check_data": _other_data,
