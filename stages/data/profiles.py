@@ -38,6 +38,9 @@ WORDS = 4
 NUMBERED = (("%Y", 1000, 2999), ("%Y%m", 190001, 219912), ("%Y%m%d", 19000101, 21991231), ("unix_ms", 10**11, 10**14))
 """Notations of dates as whole numbers, with the least and the greatest number. Others are `unix`."""
 
+DAYS_BELOW = 100_000
+"""Numbers below this are days since some date, such as those of spreadsheets, rather than seconds since 1970."""
+
 _IDENTIFIER = re.compile(r"(^|[^A-Za-z])(id|uuid|key|index|rownames)$|[a-z]I[dD]$", re.IGNORECASE)
 
 
@@ -189,6 +192,9 @@ def date_format_of(rows: Rows, profile: Profile) -> DateFormat:
         return DateFormat(given.pattern, found.zone if found.patterns == (given.pattern,) else "")
     if profile.is_number:
         low, high = profile.low or 0, profile.high or 0
+        if max(abs(low), abs(high)) < DAYS_BELOW and not 1000 <= low <= high <= 2999:
+            problem = f"the column {name} is declared as dates, but has numbers such as {low}, which may count days"
+            raise UserError(problem, "dates such as 2024-12-31 (spreadsheets count days since 1899-12-30)")
         pattern = next((one for one, least, most in NUMBERED if least <= low <= high <= most), "unix")
         problem = f"the column {name} is declared as dates, but has numbers such as {low}"
         raise UserError(problem, "the pattern of its dates in data.date_format", _typed_date(rows, name, pattern))

@@ -310,7 +310,8 @@ def _facts(
         declared = settings.declared.get(profile.name)
         is_feature = profile.name in (settings.features or ()) and declared in (None, "number", "date")
         kind, note = ("number" if profile.is_number and declared != "date" else "date"), ""
-    date = _date_format(rows, profile, settings) if kind == "date" else DateFormat()
+    is_read = kind == "date" and role in (None, "time")  # dates that group rows are compared as texts
+    date = _date_format(rows, profile, settings) if is_read else DateFormat()
     if role == "time" and not is_feature and settings.time_zone is None and date.zone[:1] not in ("", "+", "-"):
         date = replace(date, zone="UTC")  # local times occur twice at the end of daylight saving time
     used, note = (kind, note) if is_feature else (str(role), kind)

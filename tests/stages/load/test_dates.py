@@ -206,6 +206,20 @@ def test_unclear_dates_are_asked_for_and_the_answer_works(load: Load, case: str)
     assert "time" in given or dataset.features["day"].kind == "date"
 
 
+def test_days_of_spreadsheets_are_refused(load: Load) -> None:
+    days = [45_000 + row for row in range(ROWS)]
+    problem = "the column day is declared as dates, but has numbers such as 45000, which may count days"
+    with pytest.raises(UserError, match=problem) as refused:
+        load({"day": days, "size": PRICE / 7}, features={"day": "date"})
+    assert not refused.value.fix
+    assert load({"day": days[::-1], "size": PRICE / 7}, features={"day": "number"}).features["day"].kind == "number"
+
+
+def test_dates_that_group_rows_are_compared_as_texts(load: Load) -> None:
+    dataset = load({"day": AMBIGUOUS, "size": PRICE / 7}, group="day")
+    assert [*dataset.features] == ["size"]
+
+
 @pytest.mark.parametrize(("row", "value", "why"), [
     (7, "31.02.2023", "'31.02.2023' is not a date (such as 31.12.2024)"),
     (8, "2023-02-01", "'2023-02-01' is not a date (such as 31.12.2024)"),
