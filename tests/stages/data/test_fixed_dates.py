@@ -67,7 +67,14 @@ def test_the_usual_notations_are_read_from_their_bytes(pattern: str) -> None:
         assert has_fixed_form(texts, DateFormat(pattern)).all(), more
 
 
-def test_many_texts_of_different_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_an_array_is_read_from_its_own_bytes() -> None:
+    texts = [f"2024-01-{day:02}" for day in range(1, 32)]
+    np.testing.assert_array_equal(
+        _read(pa.array(texts)[3:9], "%Y-%m-%d").wall, _read(pa.array(texts[3:9]), "%Y-%m-%d").wall
+    )
+
+
+def test_many_texts_of_different_lengths() -> None:
     days = [datetime(2000, 1, 1) + timedelta(minutes=1237 * number) for number in range(70_000 + 3)]
     texts = [day.strftime("%Y-%m-%dT%H:%M" if number % 3 else "%Y-%m-%d") for number, day in enumerate(days)]
     wall = _read(pa.array(texts), "%Y-%m-%d").wall
