@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from stages.data.columns import Column, Streamed
+from stages.features.kinds import BLOCK
 from stages.features.numbers import NumberFeature, values_for_statistics
 
 if TYPE_CHECKING:
@@ -109,6 +110,14 @@ def _calendar_of(values: Any) -> tuple[Calendar, Any]:
     return Calendar.of(ops.cast(ops.floor(known), "int64")), is_missing
 
 
+def _span_of(column: Column) -> tuple[float, float] | None:
+    """Return the first and the last date of a column; None if all are missing."""
+    blocks = (np.asarray(column[start : start + BLOCK]) for start in range(0, column.shape[0], BLOCK))
+    known = [block[~np.isnan(block)] for block in blocks]
+    ends = [(float(block.min()), float(block.max())) for block in known if len(block)]
+    return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
+
+
 @dataclass(frozen=True)
 class DateFeature(NumberFeature):
     """A date, in seconds since 1970-01-01 in the time zone of its column; nan if it is missing.
@@ -124,6 +133,9 @@ class DateFeature(NumberFeature):
     """The notation of the dates in training, see `stages.settings.date_formats.DateFormat`."""
     cycles: Mapping[str, NumberFeature] = field(default_factory=dict)
     """The CYCLES in which training dates have several places, such as `day` if they have times; each as a number."""
+    span: tuple[float, float] | None = None
+    """The first and the last date in training. Other dates have the days of these, which no network has to
+    extrapolate; None in models of earlier versions."""
 
     def learn(self, name: str, column: Column, settings: NormalizeSettings) -> Self:
         cycles = {}
@@ -133,7 +145,7 @@ class DateFeature(NumberFeature):
             assert learned.moments is not None
             if learned.moments.std != 1:  # which a constant has, and no place from 0 to 1
                 cycles[cycle] = replace(learned, moments=replace(learned.moments, has_missing=False))
-        return replace(super().learn(name, column, settings), cycles=cycles)
+        return replace(super().learn(name, column, settings), cycles=cycles, span=_span_of(column))
 
     def _places(self, column: Column, cycle: int, rows: Any) -> np.ndarray:
         return self.plain(column[rows])[:, 1 + cycle]
@@ -145,11 +157,14 @@ class DateFeature(NumberFeature):
     def part_values(self, values: Any) -> list[Any]:
         from keras import ops
 
+        since = values
+        if self.span is not None:
+            since = ops.where(ops.isnan(values), values, ops.clip(values, *self.span))
         if not self.cycles:
-            return [values]
+            return [since]
         calendar, is_missing = _calendar_of(values)
         places = calendar.places()
-        return [values, *(ops.where(is_missing, np.nan, places[cycle]) for cycle in self.cycles)]
+        return [since, *(ops.where(is_missing, np.nan, places[cycle]) for cycle in self.cycles)]
 
     def more_columns(self, parts: Sequence[Any]) -> list[Any]:
         """Return a sine and a cosine for each cycle, float64 [b, 2k]; 0 for a missing date."""
@@ -186,7 +201,8 @@ class DateFeature(NumberFeature):
     @property
     def known(self) -> dict[str, Any]:
         written = {"date_format": self.date_format, "time_zone": self.time_zone}
-        return {**super().known, **written, "cycles": {name: one.known for name, one in self.cycles.items()}}
+        span = {} if self.span is None else {"span": list(self.span)}
+        return {**super().known, **written, **span, "cycles": {name: one.known for name, one in self.cycles.items()}}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any], **common: Any) -> Self:
@@ -194,4 +210,5 @@ class DateFeature(NumberFeature):
         date_format, time_zone = (str(values.get(name, "")) for name in ("date_format", "time_zone"))
         cycles = {name: NumberFeature.of_json(one) for name, one in values.get("cycles", {}).items()}
         learned = number.moments, number.edges
-        return cls(number.dtype, *learned, date_format, time_zone, cycles, **common)
+        span = (float(values["span"][0]), float(values["span"][1])) if "span" in values else None
+        return cls(number.dtype, *learned, date_format, time_zone, cycles, span, **common)

@@ -220,6 +220,28 @@ def test_dates_that_group_rows_are_compared_as_texts(load: Load) -> None:
     assert [*dataset.features] == ["size"]
 
 
+def test_dates_beyond_the_training_split_do_not_extrapolate(load: Load) -> None:
+    """The days since the first date are those of the last date of the training split; other places are their own."""
+    days = [datetime(2021, 1, 1) + timedelta(days=row) for row in range(ROWS)]
+    dataset = normalize(load({"day": written(days, "%Y-%m-%d"), "size": PRICE / 7}, time="day",
+                             features={"day": "date"}), NormalizeSettings())  # fmt: skip
+    last = np.asarray(dataset.train.features["day"]).max()
+    assert dataset.features["day"].span == (seconds(days).min(), last)  # type: ignore[attr-defined]
+    later = last + 7 * 86_400 * np.arange(1, 5)
+    encode = encoding(dataset.encoder)
+
+    def encoded(values: np.ndarray) -> np.ndarray:
+        columns = {"day": values, "size": np.zeros(len(values))}
+        return np.asarray(encode(columns, slice(None))["numbers"])
+
+    numbers, of_last = encoded(later), encoded(np.full(4, last))
+    place = [*dataset.features].index("day")
+    np.testing.assert_array_equal(numbers[:, place], of_last[:, place])
+    week = np.flatnonzero((numbers == of_last).all(axis=0))
+    assert len(week) >= 5  # the days, the place in the week, its sine and cosine, and the size
+    assert np.isnan(encoded(np.array([np.nan]))).sum() == 0
+
+
 @pytest.mark.parametrize(("row", "value", "why"), [
     (7, "31.02.2023", "'31.02.2023' is not a date (such as 31.12.2024)"),
     (8, "2023-02-01", "'2023-02-01' is not a date (such as 31.12.2024)"),
