@@ -69,10 +69,18 @@ def _example(path: Path, inputs: Schema) -> Any:
 
 
 def column_schema(dtypes: Mapping[str, str]) -> Schema:
-    """Return the schema of columns with the given dtypes, such as `string`. Unknown dtypes become arrays of numbers."""
-    kinds = {"float64": DataType.double, "float32": DataType.double, "int64": DataType.long, "string": DataType.string}
-    kinds["image"] = DataType.binary
-    return Schema([ColSpec(kinds.get(dtype, Array(DataType.double)), name) for name, dtype in dtypes.items()])
+    """Return the schema of columns with the given dtypes, such as `string` or, for windows, `float64[14, 2]`."""
+    return Schema([ColSpec(_column_type(dtype), name) for name, dtype in dtypes.items()])
+
+
+def _column_type(dtype: str) -> DataType | Array:
+    """Return the type of a column; of values with a shape, an array in an array for each axis."""
+    kind, _, shape = dtype.partition("[")
+    kinds = {"int64": DataType.long, "string": DataType.string, "image": DataType.binary}
+    found: DataType | Array = kinds.get(kind, DataType.double)
+    for _ in shape.split(",") if shape else ():
+        found = Array(found)
+    return found
 
 
 def tensor_schema(*shape: int) -> Schema:

@@ -31,6 +31,7 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outputs(csv: Path, module_outputs: Path) -> Path:
     """Return the outputs of a whole run with two replicas."""
     done = commands.succeed(*WORDS, f"data.files={csv}", "strategy=mirrored", "export=all", f"outputs={module_outputs}")
+    assert "rejected" not in done.stdout + done.stderr  # by MLflow
     assert "600 steps of 2 series, every day; windows of 14 + 4 steps: 398 train, 14 val, 86 test" in done.stdout
     return module_outputs
 
