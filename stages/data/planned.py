@@ -12,7 +12,8 @@ from stages.settings.date_columns import columns_of_dates
 from stages.settings.table import TableSettings
 
 PLANNED_BYTES = 2**26
-"""Maximum size of the files that are read before anything runs, which takes about a second."""
+"""Maximum size of the files that are read before anything runs, which takes about a second, or five seconds of CPU time
+if all of a million dates with times differ."""
 
 State: TypeAlias = tuple[tuple[str, int, int], ...]
 """The path, size and time of each file."""
