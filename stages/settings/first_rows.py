@@ -76,7 +76,7 @@ def has_words(settings: TableSettings) -> bool:
     """Return whether the only target has words in the first rows, also True and False, and no value with a digit."""
     if len(settings.targets) != 1:
         return False
-    part = settings.files["train"] if isinstance(settings.files, Mapping) else settings.files
+    part = next(iter(settings.files.values())) if isinstance(settings.files, Mapping) else settings.files
     rows = first_rows(files_of(part), settings)
     present = [value for value in _present(rows) if value.casefold() not in NO_VALUES]
     return bool(present) and not any(re.search(r"\d", value) for value in present)

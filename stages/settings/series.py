@@ -148,6 +148,7 @@ class SeriesSettings(DataSettings):
     def check(self, path: str) -> None:
         if not self.is_of_files:
             return
+        TableSettings(files=self.files, target=self.target).check_files_and_target(path)
         of_arrays = self.of_files()
         if of_arrays != self:
             of_arrays.check(path)

@@ -164,7 +164,7 @@ class TableSettings(ImagesSettings):
 
     def check(self, path: str) -> None:
         super().check(path)
-        self._check_files_and_target(path)
+        self.check_files_and_target(path)
         if isinstance(self.features, Sequence) and not self.features:
             raise UserError(f"{path}.features=[] selects no columns", "at least one column", f"{path}.features=null")
         if isinstance(self.features, str) or not isinstance(self.features or [], (Mapping, Sequence)):
@@ -236,7 +236,8 @@ class TableSettings(ImagesSettings):
         """Return whether a column is not used because only images are."""
         return bool(self.only_images and self.images) and column not in self.images
 
-    def _check_files_and_target(self, path: str) -> None:
+    def check_files_and_target(self, path: str) -> None:
+        """Raise UserError if the files or the target are missing, or of a wrong type."""
         files = self.files.values() if isinstance(self.files, Mapping) and self.files else [self.files]
         for name, value in (*(("files", part) for part in files), ("target", self.target)):
             items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]

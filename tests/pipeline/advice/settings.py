@@ -306,7 +306,7 @@ CASES: dict[str, Case] = {
     "stages/settings/ranges.py:check": "train.jit=yes",
     "stages/settings/ranges.py:wrong_type": "train.epochs=2.0",
     "stages/settings/results.py:check": "+export.formats.own=5",
-    "stages/settings/table.py:_check_files_and_target": "data=table",
+    "stages/settings/table.py:check_files_and_target": "data=table",
     "stages/settings/table.py:_check_images": _csv(
         PHOTOS, "'++data.features={x: image, z: number}' data.only_images=true"
     ),
