@@ -40,6 +40,7 @@ from stages.settings.places import content_digest
 from stages.settings.train import TaskSettings
 from stages.targets import arguments_of, import_target, target_of
 from stages.tasks.chosen import chosen_task
+from stages.tasks.forecast import ForecastTargets
 from stages.tasks.members import with_members
 from stages.tasks.parts import Head
 from stages.tasks.task import Task
@@ -156,7 +157,8 @@ def _record(network: keras.Model, params: Mapping[str, Any], folder: Path | None
 def takes_vectors(function: Callable[..., keras.Model]) -> bool:
     """Return whether a function builds one of the project's networks of columns, which take vectors, not images."""
     parameters = signature(function).parameters
-    return function.__module__.startswith("stages.networks.") and bool({"categories", "table"} & {*parameters})
+    takes = {"categories", "series", "table"} & {*parameters}
+    return function.__module__.startswith("stages.networks.") and bool(takes)
 
 
 def _scaling(encoder: Encoder, name: str, images: ImageFeature, dataset: Dataset, reporter: Reporter) -> Normalization:
@@ -232,7 +234,7 @@ def _build(  # everything that a network is built from
     keep_names(shapes)
     parameters = signature(function).parameters
     taken = parameters.get("categories")  # of the project's, texts need it, and images have none
-    is_of_columns = taken is not None or "table" in parameters
+    is_of_columns = taken is not None or bool({"series", "table"} & {*parameters})
     kind = "image" if not is_of_columns else "text" if taken is not None and taken.default is taken.empty else ""
     lacks = {
         "image": not images_of(dataset.features),
@@ -251,7 +253,9 @@ def _build(  # everything that a network is built from
         arguments = {**arguments, "categories": categories}
     known: dict[str, Any] = {"output_shape": head.shape}
     known["table"] = TableFacts(categories, edges(dataset.features), len(dataset.train))
-    known["series"] = series_facts(dataset.features, len(dataset.task.names))
+    targets = dataset.task.targets
+    season = targets.season if isinstance(targets, ForecastTargets) else 1
+    known["series"] = series_facts(dataset.features, len(dataset.task.names), categories, season)
     arguments = {**arguments, **{name: value for name, value in known.items() if name in parameters}}
     try:
         network = function(shape, head.units, **arguments)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stages.features.dates import YEAR
+
 DAY = 86_400.0
 """Seconds of a day."""
 
@@ -126,10 +128,6 @@ class Frequency:
                 count = int(self.step / seconds)
                 return f"every {count} {unit}s" if count > 1 else f"every {unit}"
         return f"every {self.step:g} seconds"
-
-
-YEAR = 365.2425 * DAY
-"""Seconds of a mean year."""
 
 
 def _months(times: np.ndarray) -> np.ndarray:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 DAY = 86_400
 """Seconds."""
 
+YEAR = 365.2425 * DAY
+"""Seconds of a mean year."""
+
 FIRST, LAST = -62_135_596_800, 253_402_300_799
 """The first second of the year 1, and the last one of the year 9999."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from stages.data.columns import Column, Gathered, Rows, Streamed, evenly_spread
 from stages.errors import UserError
+from stages.features.dates import DAY, YEAR, Calendar
 from stages.features.kinds import BLOCK, ROWS, Encoded, Feature, means_of
 from stages.features.numbers import (
     VALUES,
@@ -31,6 +32,16 @@ KNOWN, TIME = "known", "time"
 
 MOST_PLAIN = 400
 """Number of columns of a window, about, for a model without steps."""
+
+DAYS = {"year": 366, "month": 12 * 35}
+"""Number of places of a day in the year, in which February always has 29 days, and as a weekday of a month, such as the
+fourth Thursday in November. Holidays have a place of their own in one of them."""
+
+YEARS_FOR_DAYS = 4
+"""Minimum number of years of training times from which something can be learned about a single day of the year."""
+
+REPEATS = 2
+"""Minimum number of times that training has to see a period: otherwise, later places in it are new to the network."""
 
 HARMONICS = 3
 """Number of sines and cosines for a period: they tell seven weekdays apart."""
@@ -167,7 +178,10 @@ def moments_of_channels(column: Column) -> list[Moments]:
 
 @dataclass(frozen=True)
 class CalendarFeature(StepFeature):
-    """The times of several steps, in seconds since 1970, which the encoder turns into sines and cosines of periods."""
+    """The times of several steps, in seconds since 1970, which the encoder turns into their places in the calendar.
+
+    These are sines and cosines of periods, and the places of days if training is long enough to learn about a day.
+    """
 
     kind: ClassVar[str] = "calendar"
 
@@ -175,27 +189,51 @@ class CalendarFeature(StepFeature):
     periods: tuple[float, ...] = ()
     """The periods in seconds, such as those of a day, a week and a year."""
     dtype: str = "int64"
+    span: float = 0.0
+    """The time from the first to the last step of training, in seconds."""
 
     def learn(self, name: str, column: Column, settings: NormalizeSettings) -> Self:
-        return self
+        times = np.asarray(column.rows[column.covered] if isinstance(column, Gathered) else column[:])
+        return replace(self, span=float(times.max() - times.min()))
+
+    @property
+    def repeated(self) -> tuple[float, ...]:
+        """The periods that training sees repeatedly; the shortest one if it sees none so."""
+        return tuple(one for one in self.periods if self.span >= REPEATS * one) or self.periods[:1]
+
+    @property
+    def has_days(self) -> bool:
+        """Whether the last channels of the tensor are the places of the days of steps, one for each of DAYS."""
+        return YEAR in self.periods and DAY * 7 in self.periods and self.span >= YEARS_FOR_DAYS * YEAR
 
     def with_bins(self, column: Column) -> Self:
         """Return the feature without a distribution, as later data always has later times."""
         return self
 
     def encode(self, values: Any) -> Encoded:
-        """Return sines and cosines of each period and its harmonics, float32 [b, steps, 2 * HARMONICS * periods].
+        """Return sines and cosines of each repeated period and its harmonics, and places of days from 0 to 1.
 
         The part of a period is computed in float64, so that all seconds since 1970 have the same precision.
+
+        Returns:
+            float32 [b, steps, 2 * HARMONICS * periods], or with `has_days` [b, steps, … + DAYS].
         """
         from keras import ops
 
         seconds = ops.expand_dims(ops.cast(values, "float64"), -1)
-        periods = np.array(self.periods, np.float64)
+        periods = np.array(self.repeated, np.float64)
         turns = ops.expand_dims(ops.mod(seconds, periods) / periods, -1)
         angles = turns * (2 * np.pi * np.arange(1, HARMONICS + 1, dtype=np.float64))
         both = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
-        return Encoded(steps=ops.reshape(ops.cast(both, "float32"), (-1, self.shape[0], 2 * HARMONICS * len(periods))))
+        waves = ops.reshape(ops.cast(both, "float32"), (-1, self.shape[0], 2 * HARMONICS * len(periods)))
+        if not self.has_days:
+            return Encoded(steps=waves)
+        day = Calendar.of(values)
+        later = ops.where(day.month > 2, 366 - day.days_of_year, 0)
+        of_month = (day.month - 1) * 35 + ops.floor_divide(day.day - 1, 7) * 7 + day.weekday
+        places = zip((day.day_of_year + later, of_month), DAYS.values(), strict=True)
+        parts = [ops.cast(ops.cast(place, "float64") / count, "float32") for place, count in places]
+        return Encoded(steps=ops.concatenate([waves, ops.stack(parts, axis=-1)], axis=-1))
 
     @property
     def plain_columns(self) -> int:
@@ -215,8 +253,9 @@ class CalendarFeature(StepFeature):
 
     @property
     def known(self) -> dict[str, Any]:
-        return {"periods": list(self.periods)}
+        return {"periods": list(self.periods), "span": self.span}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any], **common: Any) -> Self:
-        return cls(tuple(values.get("shape", (0,))), tuple(values.get("periods", ())), **common)
+        shape, periods = tuple(values.get("shape", (0,))), tuple(values.get("periods", ()))
+        return cls(shape, periods, values.get("dtype", "int64"), values.get("span", 0.0), **common)

@@ -7,11 +7,12 @@ import keras
 from stages.networks.cnn import cnn
 from stages.networks.joined import SeriesFacts, Shapes, TableFacts
 from stages.networks.mlp import mlp
-from stages.networks.series import causal_cnn
+from stages.networks.series import by_step, causal_cnn
 from stages.networks.tabular import tabular
 from stages.networks.texts import text_cnn
 from stages.networks.unet import unet
 from stages.settings.model import (
+    ByStepSettings,
     CausalCnnSettings,
     CnnSettings,
     MlpSettings,
@@ -33,13 +34,14 @@ def auto(  # noqa: PLR0913  # the facts of all networks
 ) -> keras.Model:
     """Return `cnn` for images, `unet` if their targets are masks, `text_cnn` for one text, `tabular` for columns.
 
-    For windows of time series it is `causal_cnn`. Each has its default settings. For everything else the network is
+    For windows of time series it is `by_step`, or `causal_cnn` for one answer to
+    the whole window. Each has its default settings. For everything else the network is
     `mlp`.
     """
     if series is not None:
-        return causal_cnn(
-            input_shape, outputs, **arguments_of(CausalCnnSettings()), series=series, categories=categories
-        )
+        if series.targets:
+            return by_step(input_shape, outputs, **arguments_of(ByStepSettings()), series=series)
+        return causal_cnn(input_shape, outputs, **arguments_of(CausalCnnSettings()), series=series)
     if not isinstance(input_shape, Mapping) and len(input_shape) == len(output_shape) == 3:
         return unet(input_shape, outputs, **arguments_of(UnetSettings()), output_shape=output_shape)
     if not isinstance(input_shape, Mapping) and len(input_shape) == 3:

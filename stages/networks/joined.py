@@ -1,14 +1,14 @@
 """Inputs of several kinds, joined: categories and words get embeddings, everything else is flattened."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 from keras import ops
 
 from stages.features.kinds import HISTORY, Schema
-from stages.features.windows import StepFeature, WindowFeature
+from stages.features.windows import TIME, CalendarFeature, StepFeature, WindowFeature
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each input, by name."""
@@ -36,14 +36,22 @@ class SeriesFacts:
     """Number of next steps."""
     targets: int
     """Number of targets of a step, which are the first channels of the past; 0 for one answer to the whole window."""
+    season: int = 1
+    """Number of steps after which values tend to repeat, at most `window`."""
+    categories: Mapping[str, int] = field(default_factory=dict)
+    """From inputs of indices to the number of different ones."""
+    has_days: bool = False
+    """Whether the last channels of the times of steps are the places of their days; see `CalendarFeature`."""
 
 
-def series_facts(schema: Schema, targets: int) -> SeriesFacts | None:
+def series_facts(schema: Schema, targets: int, categories: Mapping[str, int], season: int = 1) -> SeriesFacts | None:
     """Return facts about windows of time series; None for other features.
 
     Args:
         schema: The features.
         targets: The number of names of the targets.
+        categories: From inputs of indices to the number of different ones.
+        season: The number of steps after which values tend to repeat.
     """
     history = schema.get(HISTORY)
     if not isinstance(history, WindowFeature):
@@ -51,7 +59,9 @@ def series_facts(schema: Schema, targets: int) -> SeriesFacts | None:
     window = history.shape[0]
     steps = max(feature.shape[0] for feature in schema.values() if isinstance(feature, StepFeature))
     horizon = targets // history.targets if history.targets else steps - window
-    return SeriesFacts(window, horizon, history.targets)
+    times = schema.get(TIME)
+    has_days = isinstance(times, CalendarFeature) and times.has_days
+    return SeriesFacts(window, horizon, history.targets, season, categories, has_days)
 
 
 WORD_WIDTH = 64

@@ -1,19 +1,34 @@
-"""Networks for windows of time series: dilated convolutions, a GRU, and residual blocks of dense layers."""
+"""Networks for windows of time series: dense layers by step, dilated convolutions, a GRU, and residual blocks."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from stages.errors import UserError
 from stages.features.kinds import HISTORY
+from stages.features.windows import DAYS, TIME
 from stages.networks.joined import SeriesFacts, Shapes, embedding_width, mean_of_words
 from stages.networks.precision import last_dtype
 
 LEAST_SCALE = 0.01
 """Smallest scale of a window, in standard deviations of the training rows, so that constant windows stay finite."""
+
+LARGEST = 8.0
+"""Bound of the absolute value of other columns, which far larger values approach."""
+
+SEASONS = 5
+"""Maximum number of past seasons from which a step gets the values at its own place."""
+
+DAY_WIDTH = {"year": 16, "month": 8}
+"""Size of the embedding of a day, by its place in the year, and as a weekday of a month."""
+
+MEMBERS = 4
+"""Number of members of the head of `causal_cnn` and `gru`."""
 
 
 @dataclass(frozen=True)
@@ -23,46 +38,48 @@ class Steps:
     inputs: Mapping[str, Any]
     """The inputs of the network by name."""
     targets: Any
-    """The past of the targets, scaled, [b, window, targets]."""
-    past: Any
-    """Everything that is known of the past steps, [b, window, p], the targets first."""
+    """The past of the targets, scaled, [b, window, targets]; None if there is one answer to the whole window."""
+    others: Any
+    """The past of other columns, [b, window, c]; None if there are none."""
+    known: Any
+    """The past of columns that are known in advance, [b, window, k]; None if there are none."""
+    times: Any
+    """The calendar of past steps, [b, window, t]; None if there is none."""
     future: Any
     """Everything that is known in advance of the next steps, [b, horizon, f]; None if nothing is."""
+    days: Any
+    """Embeddings of the days of the next steps, [b, horizon, d]; None if training was too short for them."""
     static: Any
     """Everything that is known of the series, [b, s]; None if nothing is."""
     level: Any
-    """The mean of each target in the window, [b, 1, targets, 1]; None if windows are not scaled."""
+    """The mean of each target in the window, [b, 1, targets, 1]; None without targets."""
     scale: Any
     """The standard deviation of each target in the window, of the same shape."""
     facts: SeriesFacts
 
     @classmethod
-    def of(
-        cls, input_shape: tuple[int, ...] | Shapes, categories: Mapping[str, int], facts: SeriesFacts, is_scaled: bool
-    ) -> "Steps":
+    def of(cls, input_shape: tuple[int, ...] | Shapes, facts: SeriesFacts) -> "Steps":
         """Return the inputs of a network.
 
         Args:
             input_shape: The shape of the past, or of all inputs by name.
-            categories: From inputs of indices to the number of different ones.
             facts: Facts about the windows.
-            is_scaled: Whether each window is scaled by its own mean and standard deviation.
         """
         shapes = input_shape if isinstance(input_shape, Mapping) else {HISTORY: input_shape}
+        categories, window = facts.categories, facts.window
         inputs = {
             name: keras.Input(shape, dtype="int32" if name in categories else "float32", name=name)
             for name, shape in shapes.items()
         }
         history = inputs[HISTORY]
-        targets, level, scale = history[:, :, : facts.targets], None, None
-        if is_scaled and facts.targets:
+        targets, level, scale = None, None, None
+        if facts.targets:
+            targets = history[:, :, : facts.targets]
             level = ops.mean(targets, axis=1, keepdims=True)
-            spread = ops.mean(ops.square(targets - level), axis=1, keepdims=True)
-            scale = ops.sqrt(spread + LEAST_SCALE**2)
+            scale = ops.sqrt(ops.mean(ops.square(targets - level), axis=1, keepdims=True) + LEAST_SCALE**2)
             targets = (targets - level) / scale
-        past, future, static = [targets] if facts.targets else [], [], []
-        if history.shape[-1] > facts.targets:
-            past.append(history[:, :, facts.targets :])
+        others = history[:, :, facts.targets :] if history.shape[-1] > facts.targets else None
+        static, known = [], []
         for name, value in inputs.items():
             if name in categories:
                 count = categories[name]
@@ -73,47 +90,115 @@ class Steps:
                     static.append(layer(value))
             elif len(shapes[name]) == 1:
                 static.append(value)
-            elif name != HISTORY:
-                past.append(value[:, : facts.window])
-                if value.shape[1] > facts.window:
-                    future.append(value[:, facts.window :])
-        level, scale = (None if one is None else ops.expand_dims(one, -1) for one in (level, scale))
-        return cls(inputs, targets, _joined(past), _joined(future), _joined(static), level, scale, facts)
-
-    def answers(self, context: Any, outputs: int, width: int, dropout: float) -> Any:
-        """Return outputs, [b, outputs], from what is known of a whole window, [b, c], and of each next step.
-
-        Args:
-            context: What a network makes of the window.
-            outputs: The number of outputs, the same for each step.
-            width: The units of the dense layer that all steps share.
-            dropout: The fraction of its inputs that are dropped.
-        """
-        horizon = self.facts.horizon
-        context = _joined([context] + ([] if self.static is None else [self.static]))
-        if not self.facts.targets:
-            context = _joined([context] + ([] if self.future is None else [keras.layers.Flatten()(self.future)]))
-            hidden = keras.layers.Dense(width, activation="relu")(context)
-            hidden = keras.layers.Dropout(dropout)(hidden) if dropout else hidden
-            return keras.layers.Dense(outputs, dtype=last_dtype())(hidden)
-        by_step = ops.reshape(keras.layers.Dense(horizon * width, activation="relu")(context), (-1, horizon, width))
-        by_step = _joined([by_step] + ([] if self.future is None else [self.future]))
-        by_step = keras.layers.Dropout(dropout)(by_step) if dropout else by_step
-        hidden = keras.layers.Dense(width, activation="relu")(by_step)
-        last = keras.layers.Dense(outputs // horizon, dtype=last_dtype())(hidden)
-        linear = keras.layers.Dense(outputs, dtype=last_dtype(), name="linear")(keras.layers.Flatten()(self.targets))
-        return self.in_units(ops.reshape(last, (-1, outputs)) + linear, outputs)
-
-    def in_units(self, scaled: Any, outputs: int) -> Any:
-        """Return outputs that are relative to the window, [b, outputs], as the targets are."""
-        if self.level is None:
-            return scaled
-        by_target = ops.reshape(scaled, (-1, self.facts.horizon, self.facts.targets, outputs // self._answered))
-        return ops.reshape(by_target * self.scale + self.level, (-1, outputs))
+            elif name not in (HISTORY, TIME):
+                known.append(value)
+        times, days = inputs.get(TIME), None
+        if times is not None and facts.has_days:
+            days = _days(times[:, window:, -len(DAYS) :]) if facts.targets else None
+            times = times[:, :, : -len(DAYS)]
+        steps = [*known, *([] if times is None else [times])]
+        return cls(
+            inputs=inputs,
+            targets=targets,
+            others=others,
+            known=_joined([part[:, :window] for part in known]),
+            times=None if times is None else times[:, :window],
+            future=_joined([part[:, window:] for part in steps if part.shape[1] > window]),
+            days=days,
+            static=_joined(static),
+            level=None if level is None else ops.expand_dims(level, -1),
+            scale=None if scale is None else ops.expand_dims(scale, -1),
+            facts=facts,
+        )
 
     @property
-    def _answered(self) -> int:
-        return self.facts.horizon * self.facts.targets
+    def past(self) -> Any:
+        """Everything that is known of the past steps, [b, window, p], the targets first."""
+        return _joined([part for part in (self.targets, self.others, self.known, self.times) if part is not None])
+
+    @property
+    def summary(self) -> Any:
+        """The past as a vector, [b, c]: the targets, and for other columns the last value and the mean of a season.
+
+        All past values of many columns would mostly be noise.
+        """
+        parts = [keras.layers.Flatten()(part) for part in (self.targets, self.known) if part is not None]
+        if self.others is not None:
+            bounded = self.others / ops.sqrt(1.0 + ops.square(self.others / LARGEST))
+            parts += [bounded[:, -1], ops.mean(bounded[:, -self.facts.season :], axis=1)]
+        return _joined(parts)
+
+    @property
+    def seasonal(self) -> Any:
+        """The past targets at the place of each next step in its season, the latest season first, [b, horizon, c]."""
+        season, window = self.facts.season, self.facts.window
+        steps = np.arange(self.facts.horizon)
+        last = window - season + steps % season
+        places = [last - season * count for count in range(SEASONS) if (last - season * count >= 0).all()]
+        return _joined([ops.take(self.targets, place.astype(np.int32), axis=1) for place in places])
+
+    def answers(self, context: Any, outputs: int, hidden: Sequence[int], dropout: float, members: int) -> Any:
+        """Return outputs of members, [b, members, outputs], from what a network makes of the window.
+
+        Without targets, there is one answer to the whole window, [b, outputs].
+
+        The same dense layers answer each next step, from the window and from what is known of the step: the values at
+        its place in past seasons, its calendar, and columns that are known in advance. The first layer is a sum of both
+        parts, so that of the window is computed once. Members are those of `tabular`: each multiplies the inputs by
+        factors of its own, shares the dense layers, and has a linear output of its own.
+
+        Args:
+            context: What a network makes of the window, [b, c].
+            outputs: The number of outputs per member, the same for each step.
+            hidden: The units of the dense layers.
+            dropout: The fraction of units that are dropped behind each of them.
+            members: The number of members.
+        """
+        horizon, width = self.facts.horizon, hidden[0]
+        window = _joined([context] + ([] if self.static is None else [self.static]))
+        if self.targets is None:
+            window = _joined([window] + ([] if self.future is None else [keras.layers.Flatten()(self.future)]))
+            value = keras.layers.Dense(hidden[-1], activation="relu")(window)
+            value = keras.layers.Dropout(dropout)(value) if dropout else value
+            return keras.layers.Dense(outputs, dtype=last_dtype())(value)
+        number = ops.zeros_like(self.seasonal[:, :, :1]) + np.eye(horizon, dtype=np.float32)  # of the step, one-hot
+        step = _joined([part for part in (number, self.seasonal, self.future, self.days) if part is not None])
+        of_window = self._first(window, width, members, "window")
+        of_step = self._first(ops.reshape(step, (-1, step.shape[-1])), width, members, "step")
+        by_step = ops.reshape(of_step, (-1, horizon, members * width))
+        value = ops.relu(by_step + ops.reshape(of_window, (-1, 1, members * width)))
+        value = ops.reshape(value, (-1, width))  # a row for each example, step and member
+        for units in hidden[1:]:
+            value = keras.layers.Dropout(dropout)(value) if dropout else value
+            value = keras.layers.Dense(units, activation="relu")(value)
+        value = keras.layers.Dropout(dropout)(value) if dropout else value
+        value = ops.reshape(value, (-1, members, hidden[-1]))
+        # A layer for each member: LiteRT's converter fails on a product of all at once.
+        heads = [
+            keras.layers.Dense(outputs // horizon, dtype=last_dtype(), name=f"head_{member}")(value[:, member])
+            for member in range(members)
+        ]
+        return self.in_units(ops.stack([ops.reshape(head, (-1, outputs)) for head in heads], axis=1))
+
+    @staticmethod
+    def _first(values: Any, width: int, members: int, name: str) -> Any:
+        """Return the first layer's part for some inputs, [n * members, width], from [n, d]."""
+        factors = keras.layers.EinsumDense(
+            "bd,kd->bkd",
+            (members, values.shape[-1]),
+            kernel_initializer=keras.initializers.RandomNormal(0, 1),
+            name=f"factors_of_{name}",
+        )
+        rows = ops.reshape(factors(values), (-1, values.shape[-1]))
+        return keras.layers.Dense(width, name=f"of_{name}")(rows)
+
+    def in_units(self, scaled: Any) -> Any:
+        """Return outputs that are relative to the window, [b, …, outputs], as the targets are."""
+        answered = self.facts.horizon * self.facts.targets
+        of_target = scaled.shape[-1] // answered
+        steps = math.prod(scaled.shape[1:]) // (self.facts.targets * of_target)
+        by_target = ops.reshape(scaled, (-1, steps, self.facts.targets, of_target))
+        return ops.reshape(by_target * self.scale + self.level, (-1, *scaled.shape[1:]))
 
     def model(self, outputs: Any, name: str) -> keras.Model:
         """Return the network."""
@@ -125,15 +210,51 @@ def _joined(parts: list[Any]) -> Any:
     return None if not parts else parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
 
 
-def causal_cnn(  # noqa: PLR0913  # each is a setting or a fact
+def _days(places: Any) -> Any:
+    """Return embeddings of days, [b, steps, d], from their places from 0 to 1, [b, steps, DAYS]."""
+    parts = []
+    for place, (name, count) in enumerate(DAYS.items()):
+        numbers = ops.cast(places[:, :, place] * count + 0.5, "int32")
+        parts.append(keras.layers.Embedding(count, DAY_WIDTH[name], name=f"embed_day_of_{name}")(numbers))
+    return _joined(parts)
+
+
+def _refuse_whole_windows(name: str, series: SeriesFacts) -> None:
+    if not series.targets:
+        problem = f"model={name} predicts next values, but the data has one class or number for each series"
+        raise UserError(problem, "a network for windows with one target", "model=auto")
+
+
+def by_step(
+    input_shape: tuple[int, ...] | Shapes,
+    outputs: int,
+    hidden: list[int],
+    dropout: float,
+    members: int,
+    series: SeriesFacts,
+) -> keras.Model:
+    """Return a network whose dense layers answer each next step, with the same weights for all steps.
+
+    Args:
+        input_shape: The shape of the past, or of all inputs by name.
+        outputs: The number of outputs.
+        hidden: The units of the dense layers.
+        dropout: The fraction of units that are dropped behind each layer.
+        members: The number of members.
+        series: Facts about the windows.
+    """
+    _refuse_whole_windows("by_step", series)
+    steps = Steps.of(input_shape, series)
+    return steps.model(steps.answers(steps.summary, outputs, hidden, dropout, members), "by_step")
+
+
+def causal_cnn(
     input_shape: tuple[int, ...] | Shapes,
     outputs: int,
     filters: int,
     kernel_size: int,
     dropout: float,
-    scale_windows: bool,
     series: SeriesFacts,
-    categories: Mapping[str, int] | None = None,
 ) -> keras.Model:
     """Return a network of causal convolutions, whose dilation doubles until they see the whole window.
 
@@ -145,28 +266,24 @@ def causal_cnn(  # noqa: PLR0913  # each is a setting or a fact
         filters: The filters of each convolution.
         kernel_size: The steps of each convolution.
         dropout: The fraction of units that are dropped before the last layers.
-        scale_windows: Whether each window is scaled by its own mean and standard deviation.
         series: Facts about the windows.
-        categories: From inputs of indices to the number of different ones.
     """
-    steps = Steps.of(input_shape, categories or {}, series, scale_windows)
+    steps = Steps.of(input_shape, series)
     value, seen, dilation = keras.layers.Conv1D(filters, 1)(steps.past), 1, 1
     while seen < series.window:
         layer = keras.layers.Conv1D(filters, kernel_size, padding="causal", dilation_rate=dilation, activation="relu")
         value = keras.layers.Add()([value, layer(value)])
         seen, dilation = seen + (kernel_size - 1) * dilation, 2 * dilation
     context = [value[:, -1]] if series.targets else [value[:, -1], ops.mean(value, axis=1), ops.max(value, axis=1)]
-    return steps.model(steps.answers(_joined(context), outputs, filters, dropout), "causal_cnn")
+    return steps.model(steps.answers(_joined(context), outputs, [filters, filters], dropout, MEMBERS), "causal_cnn")
 
 
-def gru(  # noqa: PLR0913  # each is a setting or a fact
+def gru(
     input_shape: tuple[int, ...] | Shapes,
     outputs: int,
     units: int,
     dropout: float,
-    scale_windows: bool,
     series: SeriesFacts,
-    categories: Mapping[str, int] | None = None,
 ) -> keras.Model:
     """Return a network whose GRU reads the window step by step (Cho et al. 2014, arXiv:1406.1078).
 
@@ -175,24 +292,20 @@ def gru(  # noqa: PLR0913  # each is a setting or a fact
         outputs: The number of outputs.
         units: The units of the GRU.
         dropout: The fraction of units that are dropped before the last layers.
-        scale_windows: Whether each window is scaled by its own mean and standard deviation.
         series: Facts about the windows.
-        categories: From inputs of indices to the number of different ones.
     """
-    steps = Steps.of(input_shape, categories or {}, series, scale_windows)
+    steps = Steps.of(input_shape, series)
     value = keras.layers.GRU(units)(steps.past)
-    return steps.model(steps.answers(value, outputs, units, dropout), "gru")
+    return steps.model(steps.answers(value, outputs, [units, units], dropout, MEMBERS), "gru")
 
 
-def nbeats(  # noqa: PLR0913  # each is a setting or a fact
+def nbeats(
     input_shape: tuple[int, ...] | Shapes,
     outputs: int,
     hidden: list[int],
     blocks: int,
     dropout: float,
-    scale_windows: bool,
     series: SeriesFacts,
-    categories: Mapping[str, int] | None = None,
 ) -> keras.Model:
     """Return a network of residual blocks, each of which explains a part of the past and of the next values.
 
@@ -204,14 +317,10 @@ def nbeats(  # noqa: PLR0913  # each is a setting or a fact
         hidden: The units of the dense layers of a block.
         blocks: The number of blocks.
         dropout: The fraction of units that are dropped behind each layer.
-        scale_windows: Whether each window is scaled by its own mean and standard deviation.
         series: Facts about the windows.
-        categories: From inputs of indices to the number of different ones.
     """
-    if not series.targets:
-        problem = "model=nbeats predicts next values, but the data has one class or number for each series"
-        raise UserError(problem, "a network for windows with one target", "model=auto")
-    steps = Steps.of(input_shape, categories or {}, series, scale_windows)
+    _refuse_whole_windows("nbeats", series)
+    steps = Steps.of(input_shape, series)
     rest = keras.layers.Flatten()(steps.targets)
     others = [keras.layers.Flatten()(part) for part in (steps.past[:, :, series.targets :], steps.future)
               if part is not None and part.shape[-1]] + ([] if steps.static is None else [steps.static])  # fmt: skip
@@ -224,4 +333,4 @@ def nbeats(  # noqa: PLR0913  # each is a setting or a fact
         rest = keras.layers.Subtract()([rest, keras.layers.Dense(rest.shape[-1])(value)])
         forecasts.append(keras.layers.Dense(outputs, dtype=last_dtype())(value))
     total = forecasts[0] if len(forecasts) == 1 else keras.layers.Add(dtype=last_dtype())(forecasts)
-    return steps.model(steps.in_units(total, outputs), "nbeats")
+    return steps.model(steps.in_units(total), "nbeats")

@@ -65,7 +65,7 @@ class NetworkSettings:
 @option("network", "auto")
 @dataclass(kw_only=True)
 class AutoSettings(NetworkSettings):
-    """Convolutions for images, one text and time series, a U-Net for masks, dense layers for everything else."""
+    """Convolutions for images and one text, a U-Net for masks, dense layers for everything else."""
 
     returns_maps: ClassVar[bool] = True
     _target_: str = "stages.networks.auto.auto"
@@ -178,6 +178,18 @@ class UnetSettings(NetworkSettings):
     dropout: float = number(0.0, at_least=0, below=1)
 
 
+@option("network", "by_step")
+@dataclass(kw_only=True)
+class ByStepSettings(NetworkSettings):
+    """For time series: dense layers that answer each next step, with the same weights for all steps."""
+
+    takes: ClassVar[tuple[str, ...]] = ("windows",)
+    _target_: str = "stages.networks.series.by_step"
+    hidden: list[int] = number([128, 128], at_least=1, at_most=65536, unit="units in each hidden layer")
+    dropout: float = number(0.1, at_least=0, below=1)
+    members: int = number(4, at_least=1, at_most=1024, unit="members, whose predictions are averaged")
+
+
 @option("network", "causal_cnn")
 @dataclass(kw_only=True)
 class CausalCnnSettings(NetworkSettings):
@@ -188,8 +200,6 @@ class CausalCnnSettings(NetworkSettings):
     filters: int = number(64, at_least=1, at_most=65536, unit="filters in each convolution")
     kernel_size: int = number(3, at_least=2, at_most=1024, unit="steps")
     dropout: float = number(0.1, at_least=0, below=1)
-    scale_windows: bool = True
-    """Whether each window is scaled by the mean and the standard deviation of its own past targets."""
 
 
 @option("network", "gru")
@@ -201,8 +211,6 @@ class GruSettings(NetworkSettings):
     _target_: str = "stages.networks.series.gru"
     units: int = number(64, at_least=1, at_most=65536, unit="units of the GRU")
     dropout: float = number(0.1, at_least=0, below=1)
-    scale_windows: bool = True
-    """Whether each window is scaled by the mean and the standard deviation of its own past targets."""
 
 
 @option("network", "nbeats")
@@ -216,8 +224,6 @@ class NBeatsSettings(NetworkSettings):
     hidden: list[int] = number([128, 128], at_least=1, at_most=65536, unit="units in each layer of a block")
     blocks: int = number(4, at_least=1, at_most=1000, unit="blocks")
     dropout: float = number(0.1, at_least=0, below=1)
-    scale_windows: bool = True
-    """Whether each window is scaled by the mean and the standard deviation of its own past targets."""
 
 
 @option("network", "application")

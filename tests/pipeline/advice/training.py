@@ -494,11 +494,11 @@ def _beyond_litert(folder: Path) -> tuple[UserError, str]:
 
 
 def _nbeats_of_classes(folder: Path) -> tuple[UserError, str]:
-    return _refusal(nbeats, (5, 2), 3, [8], 1, 0.0, True, SeriesFacts(5, 0, 0)), "model=nbeats"
+    return _refusal(nbeats, (5, 2), 3, [8], 1, 0.0, SeriesFacts(5, 0, 0)), "model=nbeats"
 
 
 CASES: dict[str, Case] = {
-    "stages/networks/series.py:nbeats": _nbeats_of_classes,
+    "stages/networks/series.py:_refuse_whole_windows": _nbeats_of_classes,
     "stages/callbacks.py:_refuse_useless": _two_rates,
     "stages/callbacks.py:build_callbacks": _unknown_metric,
     "stages/checkpoints/saved.py:_check_data": _other_data,

@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 
 from stages.data.columns import Gathered, describe
-from stages.data.frequency import Frequency
+from stages.data.frequency import DAY, Frequency
 from stages.errors import UserError
-from stages.features.windows import CalendarFeature
+from stages.features.dates import YEAR
+from stages.features.windows import DAYS, CalendarFeature
+from stages.settings.data import NormalizeSettings
 from tests.stages.series import demand, encoded, windows
 
 
@@ -165,11 +167,41 @@ def test_a_calendar_equals_sines_of_dates(tmp_path: Path) -> None:
     calendar = data.features["time"]
     assert isinstance(calendar, CalendarFeature)
     seconds = data.train.features["time"][:]
-    found = data.train.inputs["time"][:].reshape(*seconds.shape, 2, 2, 3)  # period, sine or cosine, harmonic
+    assert calendar.periods[-1] == YEAR
+    assert calendar.repeated == calendar.periods[:-1]  # of a year, training has seen a part
+    found = data.train.inputs["time"][:].reshape(*seconds.shape, 1, 2, 3)  # period, sine or cosine, harmonic
     weekday = pd.to_datetime(seconds.ravel(), unit="s").day_of_week.to_numpy().reshape(seconds.shape)
     angle = 2 * np.pi * ((weekday + 4) % 7) / 7  # 1970-01-01 was a Thursday
     np.testing.assert_allclose(found[:, :, 0, 0, 0], np.sin(angle), atol=1e-6)
     np.testing.assert_allclose(found[:, :, 0, 1, 1], np.cos(2 * angle), atol=1e-6)
+
+
+def test_what_a_calendar_has_depends_on_the_length_of_training() -> None:
+    """A period that training has seen less than twice is left out; days need four years."""
+    periods = (DAY, 7 * DAY, YEAR)
+    for years, expected, has_days in ((1.9, periods[:2], False), (2.1, periods, False), (4.1, periods, True)):
+        times = np.array([[0, DAY, years * YEAR]], np.int64)
+        learned = CalendarFeature((3,), periods).learn("time", times, NormalizeSettings())
+        assert (learned.repeated, learned.has_days) == (expected, has_days)
+    short = CalendarFeature((2,), (YEAR,)).learn("time", np.array([[0, 31 * DAY]], np.int64), NormalizeSettings())
+    assert short.repeated == (YEAR,)  # something is better than nothing
+    assert not short.has_days
+
+
+def test_the_places_of_days_equal_those_of_dates() -> None:
+    """A date has the same place in leap years, and a holiday such as Thanksgiving in all years."""
+    dates = pd.date_range("1999-01-01", "2024-12-31", freq="13h")
+    seconds = np.asarray((dates - pd.Timestamp(0)) // pd.Timedelta("1s"), np.int64)[np.newaxis]
+    feature = CalendarFeature((len(dates),), (DAY, 7 * DAY, YEAR), span=5 * YEAR)
+    found = np.asarray(feature.encode(seconds).steps)[0, :, -2:]
+    numbers = np.rint(found * [*DAYS.values()]).astype(int)
+    np.testing.assert_array_equal((found * np.array([*DAYS.values()], np.float32) + 0.5).astype(int), numbers)
+    places = {date: place for place, date in enumerate(pd.date_range("2024-01-01", "2024-12-31").strftime("%m-%d"))}
+    np.testing.assert_array_equal(numbers[:, 0], [places[date] for date in dates.strftime("%m-%d")])
+    expected = [(date.month - 1) * 35 + (date.day - 1) // 7 * 7 + date.day_of_week for date in dates]
+    np.testing.assert_array_equal(numbers[:, 1], expected)
+    thanksgiving = dates.normalize().isin(pd.to_datetime(["2001-11-22", "2010-11-25", "2019-11-28"]))
+    assert len({*numbers[thanksgiving, 1].tolist()}) == 1
 
 
 def changed(kind: str) -> pd.DataFrame:
