@@ -256,6 +256,8 @@ def windows_of(source: TableSource, settings: SeriesSettings, splits: np.ndarray
     ends = np.flatnonzero(is_end)
     rest = ends[np.searchsorted(ends, np.arange(len(line)))] - np.arange(len(line)) + 1 - window - horizon
     firsts = np.flatnonzero((rest >= 0) & (rest % settings.stride == 0))
+    if settings.fill == "interpolate":  # the last steps of a window in a gap would tell the value behind the gap
+        firsts = firsts[~line.is_filled[firsts + window - 1]]
     starts = {name: firsts[line.splits[firsts] == place] for place, name in enumerate(ORDER)}
     if not all(map(len, starts.values())):
         lengths = np.diff(np.append(-1, ends))

@@ -51,7 +51,8 @@ class SeriesSettings(DataSettings):
     times: 7 for days, 24 for hours, 12 for months; 1, the last value, if there is none or `window` is shorter."""
     fill: str = choice("fail", "fail", "previous", "zero", "interpolate")
     """Handling of missing times. `fail`: end the run with an error that names the first one. `previous`: the values of
-    the row before. `zero`: zeros. `interpolate`: numbers on the line between the rows before and after."""
+    the row before. `zero`: zeros. `interpolate`: numbers on the line between the rows before and after; windows
+    whose past ends between two rows are left out, as these numbers would tell their next values."""
     known: list[str] | None = None
     """Columns whose values are known in advance for the predicted steps, such as planned promotions."""
     calendar: bool = True

@@ -140,6 +140,25 @@ def test_missing_times_are_filled(fill: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(filled[[20, 21, 191]], expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("fill", ["previous", "zero", "interpolate"])
+def test_filled_steps_do_not_tell_later_values(fill: str, tmp_path: Path) -> None:
+    """Each window has the same past if all rows behind it are different, wherever the gaps are."""
+    whole = demand(stores=1)
+    days = sorted(whole.date)
+    frame = whole[~whole.date.isin([days[place] for place in (20, 21, 50, 90, 91, 92, 130)])]
+    data = windows(tmp_path, frame, fill=fill, group=None, calendar=False)
+    history = data.train.features["history"]
+    assert isinstance(history, Gathered)
+    wanted = np.array([days[first] for first in history.starts + (history.length or 0)])
+    assert (days[22] in wanted) == (fill != "interpolate")
+    for first in (days[22], days[51], days[91], days[93]):
+        later = frame.assign(sales=frame.sales.where(frame.date < first, frame.sales + 100))
+        other = windows(tmp_path, later, fill=fill, group=None, calendar=False).train.features["history"]
+        assert isinstance(other, Gathered)
+        before = wanted <= first
+        np.testing.assert_array_equal(history[:][before], other[:][before])
+
+
 FREQUENCIES = {
     "D": 7, "h": 24, "15min": 96, "MS": 12, "ME": 12, "QS-FEB": 4, "QE": 4, "YS": 1, "W": 52, "B": 5, "30s": 2880,
 }  # fmt: skip
