@@ -91,8 +91,11 @@ def _check_forecast(name: str, task: TaskSettings | None, data: DataSettings, ne
 
 
 def _check_dates(data: TableSettings) -> None:
-    """Refuse dates that cannot be read, which are looked for in the first rows of the table."""
-    if columns_of_dates(data):
+    """Refuse dates that cannot be read, which are looked for in the first rows of the table.
+
+    With `data.on_error=skip`, loading decides, as rows that it leaves out may be what makes a column unclear.
+    """
+    if data.on_error == "fail" and columns_of_dates(data):
         from stages.data.planned import refuse_dates  # imports pandas, which takes half a second
 
         refuse_dates(data)
