@@ -14,7 +14,14 @@ from pipeline.runs.finding import Runs
 from pipeline.serving import masks
 from pipeline.serving.masks import MASK
 from pipeline.serving.rows import rows_of_files
-from pipeline.serving.signatures import BYTES, QUANTILES, WINDOWS, reading_of_model, row_signature
+from pipeline.serving.signatures import (
+    BYTES,
+    QUANTILES,
+    WINDOWS,
+    reading_of_model,
+    row_arguments,
+    row_signature,
+)
 from pipeline.system.environment import quiet_stderr
 from pipeline.tracking.models import ADDRESSES, model_folder
 from pipeline.tracking.store import Store
@@ -101,10 +108,10 @@ def encoded_function(loaded: Any) -> Any:
         UserError: If it does not have one.
     """
     if BYTES not in loaded.signatures:
-        raise UserError(
-            f"the model does not accept encoded images (it has no {BYTES})",
-            "a model of gray or color images, exported by this version",
-        )
+        shapes = {name: ["N", *spec.shape[1:]] for name, spec in row_arguments(loaded).items()}
+        accepted = ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in shapes.items())
+        problem = f"the model accepts arrays ({accepted}), and no files of images, texts or tables"
+        raise UserError(problem, "`python -m pipeline serve` for such a model, which accepts arrays as JSON")
     return loaded.signatures[BYTES]
 
 

@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from mlflow import MlflowClient
 
 from pipeline.commands import serve
 from pipeline.runs.summary import Summary
-from pipeline.serving.models import saved_model
+from pipeline.serving.models import encoded_function, saved_model
 from pipeline.system.machine import free_port
 from stages.errors import UserError
 from tests.pipeline.experiments import Patch, Printed, write_files, write_run
@@ -83,3 +84,11 @@ def test_available_ports_are_returned_and_others_refused(capsys: Printed) -> Non
     assert (printed.err.count("\n"), printed.out) == (1, "")
     port = free_port(None, 20_000)
     assert 20_000 <= free_port(port, 5001) == port < 20_100
+
+
+def test_a_model_of_arrays_does_not_predict_for_files(tmp_path: Path) -> None:
+    argument = tf.TensorSpec((None, 24, 7), tf.float64, name="history")
+    function = tf.function(lambda history: {"probabilities": history[:, 0]}, input_signature=[argument])
+    tf.saved_model.save(tf.Module(), tmp_path, signatures={"serving_default": function})
+    with pytest.raises(UserError, match=r"accepts arrays \(history \[N, 24, 7\]\).*`python -m pipeline serve`"):
+        encoded_function(tf.saved_model.load(tmp_path))
