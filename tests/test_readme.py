@@ -5,6 +5,7 @@ import shlex
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -44,6 +45,11 @@ def test_commands_compose(given: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
             for number in range(20):
                 (tmp_path / folder / name / f"{number}{'.txt' if 'text' in given else '.png'}").touch()
     for file in re.findall(r"data.files=<?([\w.]+)", given):
+        if file.endswith(".npz"):
+            series = {"sales": np.arange(2700.0).reshape(3, 900)}
+            recordings = {"x": np.zeros((40, 24, 2)), "y": np.arange(40) % 2}
+            np.savez(tmp_path / file, **(series if "data=series" in given else recordings))
+            continue
         rows = (f"{1340 + row},good,{row % 5},{313000 + row},{row}\n" for row in range(20))
         (tmp_path / file).write_text("".join(["sqft,review,stars,price,target\n", *rows]))
         if "data=series" in given:

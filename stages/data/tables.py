@@ -223,7 +223,7 @@ def _batches(
     path: Path, header: Header, settings: TableSettings, ragged: list[str]
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     if format_of(path) == "npz":
-        arrays = table_in(path)
+        arrays = table_in(path).select(list(header.columns))
         return arrays.schema, arrays.to_batches()
     if header.delimiter is None:
         data = pa.dataset.dataset(path, format={"feather": "ipc"}.get(str(format_of(path)), "parquet"))
