@@ -37,6 +37,9 @@ DAYS = {"year": 366, "month": 12 * 35}
 """Number of places of a day in the year, in which February always has 29 days, and as a weekday of a month, such as the
 fourth Thursday in November. Holidays have a place of their own in one of them."""
 
+WAVES, PLACES_OF_DAYS = slice(-len(DAYS)), slice(-len(DAYS), None)
+"""The channels of a calendar with `has_days`: sines and cosines, and a place for each of DAYS."""
+
 YEARS_FOR_DAYS = 4
 """Minimum number of years of training times from which something can be learned about a single day of the year."""
 
@@ -203,7 +206,7 @@ class CalendarFeature(StepFeature):
 
     @property
     def has_days(self) -> bool:
-        """Whether the last channels of the tensor are the places of the days of steps, one for each of DAYS."""
+        """Whether the tensor has the channels PLACES_OF_DAYS."""
         return YEAR in self.periods and DAY * 7 in self.periods and self.span >= YEARS_FOR_DAYS * YEAR
 
     def with_bins(self, column: Column) -> Self:
@@ -216,7 +219,7 @@ class CalendarFeature(StepFeature):
         The part of a period is computed in float64, so that all seconds since 1970 have the same precision.
 
         Returns:
-            float32 [b, steps, 2 * HARMONICS * periods], or with `has_days` [b, steps, … + DAYS].
+            float32 [b, steps, 2 * HARMONICS * periods], or with `has_days` [b, steps, … + DAYS], see WAVES.
         """
         from keras import ops
 

@@ -11,7 +11,7 @@ from keras import ops
 
 from stages.errors import UserError
 from stages.features.kinds import HISTORY
-from stages.features.windows import DAYS, TIME
+from stages.features.windows import DAYS, PLACES_OF_DAYS, TIME, WAVES
 from stages.networks.joined import SeriesFacts, Shapes, embedding_width, mean_of_words
 from stages.networks.precision import last_dtype
 
@@ -94,8 +94,8 @@ class Steps:
                 known.append(value)
         times, days = inputs.get(TIME), None
         if times is not None and facts.has_days:
-            days = _days(times[:, window:, -len(DAYS) :]) if facts.targets else None
-            times = times[:, :, : -len(DAYS)]
+            days = _days(times[:, window:, PLACES_OF_DAYS]) if facts.targets else None
+            times = times[:, :, WAVES]
         steps = [*known, *([] if times is None else [times])]
         return cls(
             inputs=inputs,
