@@ -42,12 +42,7 @@ def table_of(arrays: Mapping[str, np.ndarray], where: str) -> pa.Table:
     layout = Layout.of({name: array.shape for name, array in arrays.items()}, where)
     columns: dict[str, pa.Array] = {}
     for name, array in arrays.items():
-        if array.ndim > 1:
-            values = array.reshape(layout.series * layout.steps, -1)
-        else:
-            is_of_series = name in layout.by_series
-            repeat = np.repeat(array, layout.steps) if is_of_series else np.tile(array, layout.series)
-            values = repeat[:, np.newaxis]
+        values = layout.rows_of(name, array)
         for place, column in enumerate(layout.columns[name]):
             columns[column] = arrow_of(where, column, values[:, place])
     for name in layout.made:

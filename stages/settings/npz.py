@@ -4,9 +4,13 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stages.errors import UserError
 from stages.settings.places import regular_file
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SERIES, TIME = "series", "time"
 """Columns that are made if there are no arrays of these names: the numbers of the series, and of their steps."""
@@ -71,6 +75,14 @@ class Layout:
         """Return names of columns, with the columns of the arrays that are among them."""
         return [column for name in names for column in self.columns.get(name, (name,))]
 
+    def rows_of(self, name: str, array: "np.ndarray") -> "np.ndarray":
+        """Return an array with a row for each step of each series, [N * T, C]."""
+        import numpy as np  # takes a tenth of a second to import, and other data does not need it
+
+        if array.ndim == 1:
+            array = np.repeat(array, self.steps) if name in self.by_series else np.tile(array, self.series)
+        return array.reshape(self.series * self.steps, -1)
+
 
 def headers_in(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return the shape of each array in an `.npz` file, and its dtype, such as `f8`, without its values.
@@ -119,11 +131,7 @@ def values_in(path: Path, column: str, most: int) -> list[object]:
         if name not in file.files:
             raise ValueError(f"{path} has no column {column}")
         array = file[name]
-    if array.ndim > 1:
-        place = layout.columns[name].index(column)
-        return list(array.reshape(layout.series * layout.steps, -1)[:most, place].tolist())
-    repeated = np.repeat(array, layout.steps) if name in layout.by_series else np.tile(array, layout.series)
-    return list(repeated[:most].tolist())
+    return list(layout.rows_of(name, array)[:most, layout.columns[name].index(column)].tolist())
 
 
 def made_columns(path: Path) -> tuple[str, ...]:
