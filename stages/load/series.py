@@ -90,9 +90,8 @@ def series_of_result(
     arrays = {split: {str(name): np.asarray(array) for name, array in part.items()} for split, part in given.items()}
     shapes = {name: array.shape for name, array in arrays["train"].items()}
     settings = settings.of_arrays(layout := Layout.of(shapes, "train"))
-    unused = {*layout.made} - {settings.time, settings.group}
     tables = {split: table_of(part, split) for split, part in arrays.items()}
-    columns = [name for name in tables["train"].column_names if name not in unused]
+    columns = layout.names(settings.table.needed)
     settings.check_columns("data", columns, "train")
     for split, part in tables.items():
         if absent := next((name for name in columns if name not in part.column_names), None):

@@ -6,7 +6,7 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,9 @@ def _delimiter(lines: Sequence[str], is_whole: bool) -> str:
     return sure[0] if sure else max(DELIMITERS, key=lambda delimiter: shares[delimiter])
 
 
-def names_in(path: Path, form: str | None, delimiter: str | None, encoding: str) -> tuple[list[str], str | None, int]:
+def names_in(
+    path: Path, form: str | None, delimiter: str | None, encoding: str, needed: Collection[str] = ()
+) -> tuple[list[str], str | None, int]:
     """Return the names of the columns, the delimiter, and the number of lines up to the end of the header.
 
     Args:
@@ -94,12 +96,13 @@ def names_in(path: Path, form: str | None, delimiter: str | None, encoding: str)
         form: The format of the file.
         delimiter: The delimiter; None detects it.
         encoding: The encoding of a text file.
+        needed: Columns that are used. Some of an `.npz` file are made only then, see `Layout.names`.
 
     Raises:
         UserError: If the file cannot be read.
     """
     if form == "npz":
-        return [column for columns in layout_in(path).columns.values() for column in columns], None, 0
+        return layout_in(path).names(needed), None, 0
     try:
         if form != "csv":
             import pyarrow.dataset

@@ -1,7 +1,7 @@
 """Arrays of an `.npz` file as the columns of a table, a row for each step of each series: [N, T] or [N, T, C]."""
 
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +75,10 @@ class Layout:
         """Return names of columns, with the columns of the arrays that are among them."""
         return [column for name in names for column in self.columns.get(name, (name,))]
 
+    def names(self, needed: Collection[str]) -> list[str]:
+        """Return the names of all columns: those that arrays are, and those that are made if they are needed."""
+        return [*self.named(self.columns), *(name for name in self.made if name in needed)]
+
     def rows_of(self, name: str, array: "np.ndarray") -> "np.ndarray":
         """Return an array with a row for each step of each series, [N * T, C]."""
         import numpy as np  # takes a tenth of a second to import, and other data does not need it
@@ -132,11 +136,6 @@ def values_in(path: Path, column: str, most: int) -> list[object]:
             raise ValueError(f"{path} has no column {column}")
         array = file[name]
     return list(layout.rows_of(name, array)[:most, layout.columns[name].index(column)].tolist())
-
-
-def made_columns(path: Path) -> tuple[str, ...]:
-    """Return the columns of a file that are made only if they are needed; none if it is not an `.npz` file."""
-    return layout_in(path).made if path.suffix.lower() == ".npz" else ()
 
 
 def bytes_in(path: Path) -> int:

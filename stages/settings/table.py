@@ -17,7 +17,6 @@ from stages.settings.date_formats import check_dates
 from stages.settings.encodings import not_in_encoding
 from stages.settings.folders import name_of_file
 from stages.settings.headers import UNNAMED, names_in, refuse_names
-from stages.settings.npz import made_columns
 from stages.settings.places import is_folder
 from stages.settings.ranges import assignment, choice, nearest, number, option, text
 from stages.settings.table_files import files_of, format_of
@@ -221,13 +220,16 @@ class TableSettings(ImagesSettings):
     @property
     def header(self) -> "Header":
         """The columns of the files."""
-        return Header.of(
-            files_of(self.files), self.delimiter, self.encoding, self.leaves_out, [*self.targets, *self.roles.values()]
-        )
+        return Header.of(files_of(self.files), self.delimiter, self.encoding, self.leaves_out, self.needed)
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that cannot be left out: the targets, and those with another role."""
+        return [*self.targets, *self.roles.values()]
 
     def leaves_out(self, column: str) -> bool:
         """Return whether the settings leave a column out, so files may lack it."""
-        if column in self.targets or column in self.roles.values():
+        if column in self.needed:
             return False
         is_other = isinstance(self.features, Sequence) and column not in self.features
         return is_other or self.declared.get(column) == "leave_out" or self.is_beside_images(column)
@@ -269,7 +271,7 @@ class TableSettings(ImagesSettings):
             raise UserError(f"{path}.files has {repeated} in two splits", "each file in only one split", fix)
 
     def _check_images(self, path: str) -> None:
-        images, used = self.images, (*self.targets, *self.roles.values())
+        images, used = self.images, self.needed
         if wrong := next((column for column in images if column in used), ""):
             raise UserError(f"{path}.features: {wrong} is declared as an image, but it is not a feature", "a feature")
         features = sorted({one for one, kind in self.declared.items() if kind not in ("image", "leave_out")} - {*used})
@@ -358,7 +360,7 @@ class Header:
             delimiter: The delimiter of text files; None detects it.
             encoding: The encoding of text files.
             leaves_out: Returns whether a column is not used, so some of the files may lack it.
-            needed: Columns that cannot be left out. Those of an `.npz` file are made, see `Layout`.
+            needed: Columns that cannot be left out; see `names_in`.
 
         Raises:
             UserError: If a file is empty or cannot be read, if names are missing, repeated or too many, or if they
@@ -366,8 +368,7 @@ class Header:
         """
         first: Header | None = None
         for path in files:
-            columns, used, lines = names_in(path, format_of(path), delimiter, encoding)
-            columns = [*columns, *(name for name in made_columns(path) if name in needed)]
+            columns, used, lines = names_in(path, format_of(path), delimiter, encoding, needed)
             if any("\0" in column for column in columns):  # UTF-16 read in a single-byte encoding
                 raise not_in_encoding(path, encoding)
             refuse_names(path, columns)
