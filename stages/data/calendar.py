@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-DAY = 86_400
-"""Seconds."""
+from stages.features.dates import DAY
 
 LENGTHS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 """Days of each month; 29 in February of a leap year."""

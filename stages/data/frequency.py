@@ -4,10 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.features.dates import YEAR
-
-DAY = 86_400.0
-"""Seconds of a day."""
+from stages.features.dates import DAY, YEAR
 
 WEEKDAYS = 5
 """Days of a week of work, Monday to Friday."""
@@ -51,7 +48,7 @@ class Frequency:
         """
         differences = np.diff(times)[np.diff(series) == 0]
         if not len(differences):
-            return cls("seconds" if is_date else "number", DAY if is_date else 1.0, float(times[0]))
+            return cls("seconds" if is_date else "number", float(DAY) if is_date else 1.0, float(times[0]))
         values, counts = np.unique(differences, return_counts=True)
         step = float(values[counts.argmax()])
         candidates = [cls("seconds" if is_date else "number", step, float(times[0]))]
@@ -114,7 +111,7 @@ class Frequency:
     def periods(self) -> tuple[float, ...]:
         """The periods of the calendar that steps of this length can tell apart, in seconds: day, week, year."""
         seconds = {"months": 28 * DAY * self.step, "weekdays": DAY, "number": np.inf}.get(self.unit, self.step)
-        return tuple(period for period in (DAY, 7 * DAY, YEAR) if seconds <= period / 2)
+        return tuple(float(period) for period in (DAY, 7 * DAY, YEAR) if seconds <= period / 2)
 
     @property
     def described(self) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stages.settings.data import NormalizeSettings
 
 DAY = 86_400
-"""Seconds."""
+"""Seconds of a day."""
 
 YEAR = 365.2425 * DAY
 """Seconds of a mean year."""

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from stages.data.columns import Gathered, describe
-from stages.data.frequency import DAY, Frequency
+from stages.data.frequency import Frequency
 from stages.errors import UserError
-from stages.features.dates import YEAR
+from stages.features.dates import DAY, YEAR
 from stages.features.windows import DAYS, CalendarFeature
 from stages.settings.data import NormalizeSettings
 from tests.stages.series import demand, encoded, windows
