@@ -17,7 +17,7 @@ from tests.stages.series import demand
 pytestmark = pytest.mark.slow
 
 WORDS = ("data=series", "data.target=sales", "data.time=date", "data.group=store", "data.window=14", "data.horizon=4",
-         "data.known=[promo]", "train.epochs=2", "model=causal_cnn")  # fmt: skip
+         "data.known=[promo]", "train.epochs=2")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,9 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outputs(csv: Path, module_outputs: Path) -> Path:
     """Return the outputs of a whole run with two replicas."""
-    done = commands.succeed(*WORDS, f"data.files={csv}", "strategy=mirrored", "export=all", f"outputs={module_outputs}")
+    done = commands.succeed(
+        *WORDS, "model=causal_cnn", f"data.files={csv}", "strategy=mirrored", "export=all", f"outputs={module_outputs}"
+    )
     assert "rejected" not in done.stdout + done.stderr  # by MLflow
     assert "600 steps of 2 series, every day; windows of 14 + 4 steps: 398 train, 14 val, 86 test" in done.stdout
     return module_outputs
