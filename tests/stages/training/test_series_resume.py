@@ -35,7 +35,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(case: str, tmp_path: Pat
     load, network = CASES[case]
     data = load(tmp_path)
     batch = -(-len(data.train) // 5)  # five steps an epoch
-    given = {
+    given: dict[str, Any] = {
         "build": partial(built_of, network),
         "dataset": data,
         "batch_size": batch,
