@@ -60,7 +60,7 @@ OF_CLASSES, OF_NUMBERS = ("label smoothing 0.05",), ("normal scores of the targe
 def with_slopes(
     input_shape: Any, outputs: int, hidden: list[int], dropout: float | None, members: int, table: TableFacts
 ) -> keras.Model:
-    """Return the network `tabular`, with learned slopes of negative values (Holzmüller et al. 2024, arXiv:2407.04491)."""
+    """Return the network `tabular`, with learned slopes of negative values (arXiv:2407.04491)."""
     plain = tabular(input_shape, outputs, hidden, dropout, members, table)
 
     def clone(layer: Any) -> Any:

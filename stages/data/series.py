@@ -103,14 +103,13 @@ class Times:
     def of(cls, source: TableSource, settings: SeriesSettings) -> "Times":
         """Return the times of a table."""
         assert settings.time is not None
-        is_date = next(column.note for column in source.columns if column.name == settings.time) != "number"
         group = settings.group
         series = (
             np.zeros(len(source.numbers), np.int64) if group is None else np.asarray(source.arrays[group], np.int64)
         )
         names = [""] if group is None else source.texts[group]
         values = np.asarray(source.arrays[settings.time])
-        return cls(values, is_date, series, names, group, source.numbers, source.name)
+        return cls(values, _is_date(source, settings), series, names, group, source.numbers, source.name)
 
     def named(self, row: int) -> str:
         """Return the beginning of a message about the series of a row."""
@@ -153,7 +152,8 @@ def timeline(times: Times, splits: np.ndarray, fill: str, frequency: Frequency |
         place = int(jumps[0])
         missing = shown_time(float(known.times(places[place : place + 1] + 1)[0]), times.is_date)
         count = int((np.diff(places)[jumps] - 1).sum())
-        problem = f"{times.named(order[place])}no row for {missing} (rows are {known.described}; {count:,} are missing)"
+        are_missing = f"{count:,} are missing" if count > 1 else "no other is missing"
+        problem = f"{times.named(order[place])}no row for {missing} (rows are {known.described}; {are_missing})"
         raise UserError(problem, "a row for each step, or data.fill", "data.fill=previous")
     counts = np.ones(len(order), np.int64)
     counts[jumps] = np.diff(places)[jumps]
@@ -180,8 +180,27 @@ def timeline(times: Times, splits: np.ndarray, fill: str, frequency: Frequency |
 def rows_of_splits(source: TableSource, settings: SeriesSettings) -> dict[str, np.ndarray]:
     """Return the rows of each split, int64 in order. Splits that are not named are the last rows by time."""
     rows = named_splits(source, settings.table)
-    missing = {name: fraction for name, fraction in settings.held_out.items() if name not in rows}
-    return rows | cut_by_time(source.arrays[str(settings.time)], rows["train"], missing)
+    times = np.asarray(source.arrays[str(settings.time)])
+    steps = np.unique(times[rows["train"]])
+    frequency = Frequency.of(steps, np.zeros(len(steps), np.int64), _is_date(source, settings))
+    needed = min(_longest(settings, frequency) + 2 * max(settings.horizon, 1) - 1, max(len(steps) // 4, 1))
+    for name, given in {"test": settings.test_fraction, "val": settings.val_fraction}.items():
+        if name not in rows:
+            left = times[rows["train"]]
+            last = np.unique(left)[-needed:][0]
+            fraction = given or max(settings.held_out[name], float(np.mean(left >= last)))
+            rows |= cut_by_time(times, rows["train"], {name: fraction})
+    return rows
+
+
+def _is_date(source: TableSource, settings: SeriesSettings) -> bool:
+    return next(column.note for column in source.columns if column.name == settings.time) != "number"
+
+
+def _longest(settings: SeriesSettings, frequency: Frequency | None) -> int:
+    """Return the number of past steps of a window, if the splits are long enough for it."""
+    season = settings.season or (frequency.season if frequency else 1)
+    return settings.window or max(3 * max(settings.horizon, 1), 2 * season)
 
 
 @dataclass(frozen=True)
@@ -247,24 +266,25 @@ def windows_of(source: TableSource, settings: SeriesSettings, splits: np.ndarray
     """
     line = timeline(Times.of(source, settings), splits, settings.fill)
     by_frequency, horizon = line.frequency.season, settings.horizon
-    window = settings.window or max(3 * max(horizon, 1), 2 * (settings.season or by_frequency))
+    is_end = np.append((np.diff(line.series) != 0) | (np.diff(line.splits) != 0), True)
+    ends = np.flatnonzero(is_end)
+    lengths = np.diff(np.append(-1, ends))
+    of_splits = {name: int(lengths[line.splits[ends] == place].max()) for place, name in enumerate(ORDER)}
+    shortest, most = min(of_splits.items(), key=lambda split: split[1])
+    room = most - horizon
+    window = settings.window or min(_longest(settings, line.frequency), max(room - horizon + 1, room // 2, 1))
     season = settings.season or (by_frequency if by_frequency <= window else 1)
     if season > window:
         problem = f"data.season={season} is longer than the window of {window} steps"
         raise UserError(problem, "a window of at least one season", f"data.season={window}")
-    is_end = np.append((np.diff(line.series) != 0) | (np.diff(line.splits) != 0), True)
-    ends = np.flatnonzero(is_end)
     rest = ends[np.searchsorted(ends, np.arange(len(line)))] - np.arange(len(line)) + 1 - window - horizon
     firsts = np.flatnonzero((rest >= 0) & (rest % settings.stride == 0))
     if settings.fill == "interpolate":  # the last steps of a window in a gap would tell the value behind the gap
         firsts = firsts[~line.is_filled[firsts + window - 1]]
     starts = {name: firsts[line.splits[firsts] == place] for place, name in enumerate(ORDER)}
     if not all(map(len, starts.values())):
-        lengths = np.diff(np.append(-1, ends))
-        of_splits = {name: int(lengths[line.splits[ends] == place].max()) for place, name in enumerate(ORDER)}
-        name, most = min(of_splits.items(), key=lambda split: split[1])
         problem = (
-            f"{source.name}: the {name} split has at most {most:,} steps of a series, but data.window={window} and "
+            f"{source.name}: the {shortest} split has at most {most:,} steps of a series, but data.window={window} and "
             f"data.horizon={horizon} need {window + horizon:,}"
         )
         expected = "a shorter window and horizon, or a larger fraction of the rows"

@@ -81,7 +81,8 @@ class Baseline:
         return self._verdict(self.difference, LEAST)
 
     def _verdict(self, part: MetricDifference, least: int) -> str:
-        if part.examples < least:
+        has_no_interval = math.isnan(part.low) and part.difference != 0
+        if part.examples < least or has_no_interval:
             return "no significant difference"
         if not part.excludes_zero:
             return self.unclear

@@ -71,7 +71,9 @@ class MetricDifference(Interval):
     @property
     def reason(self) -> str:
         """The reason why there is no interval, if there is none."""
-        return f"equal on all {self.examples:,} examples" if self.difference == 0 else "a class or label is too rare"
+        if self.difference == 0:
+            return f"equal on all {self.examples:,} examples"
+        return "too few independent test examples, or too few of a class"
 
     @property
     def change(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.errors import UserError
+from stages.settings.data import FRACTIONS
 from stages.settings.headers import names_in
 from stages.settings.npz import layout_in
 from stages.settings.table import TableSettings
@@ -99,7 +100,8 @@ def training_rows(data: Mapping[str, Any]) -> int:
         rows = sum(_rows(path, *_version(path)) for path in _files(data))
     except (UserError, KeyError, TypeError, OSError):
         return UNKNOWN_ROWS
-    held_out = [float(data.get(f"{part}_fraction") or 0.0) for part in ("test", "val") if part not in by_split]
+    given = {name: data.get(f"{name}_fraction", 0.0) for name in FRACTIONS if name not in by_split}
+    held_out = [FRACTIONS[name] if part is None else float(part) for name, part in given.items()]
     return round(rows * math.prod(1 - fraction for fraction in held_out))
 
 

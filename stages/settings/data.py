@@ -29,15 +29,19 @@ def refuse_missing(setting: str, names: Iterable[str], known: Sequence[str], of:
             raise UserError(f"{setting}={name}: {of} has no such column", f"one of: {shown}", fix)
 
 
+FRACTIONS = {"test": 0.2, "val": 0.1}
+"""The fraction of each split that is cut from the training examples by default, in the order of the cuts."""
+
+
 @dataclass(kw_only=True)
 class DataSettings:
     """Settings that every data source has: the fractions of the held-out splits, and the seed that draws them."""
 
     _target_: str = "???"
     """Import path of the function that loads the data, such as `stages.load.digits.digits`."""
-    val_fraction: float = number(0.1, above=0, below=1)
+    val_fraction: float = number(FRACTIONS["val"], above=0, below=1)
     """Fraction of the training examples to hold out for validation. Classes keep their proportions."""
-    test_fraction: float = number(0.2, above=0, below=1)
+    test_fraction: float = number(FRACTIONS["test"], above=0, below=1)
     """Fraction of all examples to hold out for the test split. Classes keep their proportions."""
     split_seed: int = number(42, at_least=0, at_most=2**31 - 1)
     """Seed that decides which examples are held out. It is separate from the run's `seed`, so runs with different seeds

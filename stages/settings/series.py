@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import II
 
 from stages.errors import UserError
-from stages.settings.data import DataSettings, refuse_missing
+from stages.settings.data import FRACTIONS, DataSettings, refuse_missing
 from stages.settings.first_rows import has_words
 from stages.settings.folders import name_of_file
 from stages.settings.npz import SERIES, TIME, Layout, layout_in
@@ -40,10 +40,16 @@ class SeriesSettings(DataSettings):
     """Column with the name of the series, such as the store. null: all rows are one series, or those of arrays are."""
     window: int | None = number(None, at_least=1, at_most=100_000, unit="steps")
     """Number of past steps from which the next ones are predicted. null: three times `horizon`, but at least two
-    seasons."""
+    seasons, or fewer if a split is short."""
     horizon: int = number(1, at_least=0, at_most=10_000, unit="steps")
     """Number of next steps to predict. Of a class, the number of steps from the end of the window to it; 0: the class
     of the last step of the window, whose earlier classes are not used."""
+    test_fraction: float | None = number(None, above=0, below=1)  # type: ignore[assignment]
+    """Fraction of the rows, the last ones by time, to hold out for the test split. null: 0.2, or more if that has fewer
+    than `horizon` windows, up to a quarter of the steps."""
+    val_fraction: float | None = number(None, above=0, below=1)  # type: ignore[assignment]
+    """Fraction of the rows before the test split to hold out for validation. null: 0.1, or more as for
+    `test_fraction`."""
     stride: int = number(1, at_least=1, at_most=100_000, unit="steps")
     """Number of steps between the windows of a split."""
     season: int | None = number(None, at_least=1, at_most=100_000, unit="steps")
@@ -87,6 +93,11 @@ class SeriesSettings(DataSettings):
         """Convert numbers to names of columns, as tables do."""
         table = TableSettings(target=self.target, features=self.features)
         self.target, self.features = table.target, table.features
+
+    @property
+    def held_out(self) -> dict[str, float]:
+        """The fraction of each split that is cut from the rows, in the order of the cuts; of short series, more."""
+        return {name: getattr(self, f"{name}_fraction") or part for name, part in FRACTIONS.items()}
 
     @property
     def is_without_images(self) -> bool:
@@ -138,12 +149,13 @@ class SeriesSettings(DataSettings):
         """The settings with which the rows are read."""
         names = (
             *("files", "target", "time", "group", "features", "delimiter", "encoding", "decimal", "thousands"),
-            *("date_format", "time_zone", "missing", "on_error", "memory_gib", "val_fraction", "test_fraction"),
+            *("date_format", "time_zone", "missing", "on_error", "memory_gib"),
         )
         features = self.features
         if isinstance(features, Sequence) and not isinstance(features, str):
             features = [*features, *(self.known or [])]
-        given = {name: getattr(self, name) for name in names} | {"features": features}
+        fractions = {f"{name}_fraction": part for name, part in self.held_out.items()}
+        given = {name: getattr(self, name) for name in names} | {"features": features} | fractions
         return TableSettings(**given, task=ClassificationSettings() if self.predicts_classes else RegressionSettings())
 
     def check(self, path: str) -> None:

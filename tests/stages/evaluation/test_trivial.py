@@ -13,7 +13,9 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, l
 from stages.evaluate import evaluate
 from stages.evaluation.baseline import Trivial, baseline_of, trivial_of
 from stages.evaluation.by_column import importance_of
+from stages.evaluation.paired_tests import metric_difference
 from stages.evaluation.predictions import columns_of
+from stages.metrics.numbers import Mae
 from stages.normalize import normalize
 from stages.results import Dataset, Trained
 from stages.settings.data import NormalizeSettings
@@ -176,3 +178,11 @@ def test_images_and_the_report_have_it(tmp_path: Path) -> None:
     assert verdict not in telling.lines, "the summary of the run prints it, next to the metrics"
     assert 0 < found.record.metrics["trivial/accuracy"] < 0.2
     assert "baseline/accuracy" not in found.record.metrics
+
+
+def test_without_an_interval_neither_is_better() -> None:
+    """As with forecasts whose test split is a single block of time."""
+    found = metric_difference(np.array([[2.0]]), np.array([[1.0]]), True, metric=Mae())
+    sentence = Trivial("the last value (of", {"mae": 2.0}, replace(found, examples=50), 100).sentence
+    assert sentence.startswith("no significant difference between the network and the last value (of 100 training")
+    assert "mae 1 vs 2, −1 (no interval: too few independent test examples" in sentence

@@ -223,6 +223,28 @@ def test_the_places_of_days_equal_those_of_dates() -> None:
     assert len({*numbers[thanksgiving, 1].tolist()}) == 1
 
 
+@pytest.mark.parametrize(
+    ("days", "given", "window", "test"),
+    [
+        (400, {}, 42, 80),
+        (200, {}, 23, 50),  # splits of a quarter, and as many windows as steps to predict
+        (100, {}, 5, 25),
+        (400, {"test_fraction": 0.3}, 42, 120),
+        (400, {"test_fraction": 0.1}, 13, 40),
+        (200, {"window": 20}, 20, 47),
+        (2_000, {}, 42, 400),
+    ],
+)
+def test_short_series_get_larger_splits_and_a_shorter_window(
+    days: int, given: dict[str, Any], window: int, test: int, tmp_path: Path
+) -> None:
+    settings = {"window": None, "horizon": 14, **given}
+    data = windows(tmp_path, demand(days=days), **settings)
+    assert data.features["history"].shape[0] == window
+    assert len(data.test) == 2 * (test - window - 13)
+    assert min(map(len, data.splits.values())) >= 2 * min(14, days // 14)
+
+
 def changed(kind: str) -> pd.DataFrame:
     frame = demand(days=120)
     of_one = frame[frame.store == "s1"].sort_values("date")
@@ -243,8 +265,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no group": ("", {"group": None}, r"the time 2022-01-03 twice, in rows \d+ and \d+.*Try: data.group=<column>"),
     "gap": ("gap", {}, r"no row for 2022-02-12 \(rows are every day; 3 are missing\).*Try: data.fill=previous"),
     "irregular": ("irregular", {}, "times at irregular steps"),
-    "too long": ("", {"window": 30}, r"the val split has at most 10 steps .*=30 and data.horizon=4 need 34.*window=6"),
-    "no room": ("", {"horizon": 300}, "the val split has at most 10 steps .* Try: data.window=5 data.horizon=5"),
+    "too long": ("", {"window": 30}, r"the val split has at most 30 steps .*=30 and data.horizon=4 need 34.*window=26"),
+    "no room": ("", {"horizon": 300}, "the val split has at most 30 steps .* Try: data.window=15 data.horizon=15"),
     "known texts": ("texts", {"known": ["promo"], "window": 5}, "the column promo is not numbers"),
 }  # fmt: skip
 
