@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -144,10 +145,11 @@ def last(outputs: Path) -> Summary:
 def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT) -> Path:
     """Kill a run after its first checkpoint and repeat its command; return its `outputs` in `folder`.
 
-    The function asserts that its weights equal those of an uninterrupted run exactly.
+    The function asserts that its weights, its metrics except times, and its predictions, if there are any, equal those
+    of an uninterrupted run exactly.
     """
     given = (*given, "tracking=off", "deterministic=true", "train.checkpoint_every_steps=1")
-    weights = []
+    weights, metrics, predictions = [], [], []
     for outputs in (folder / "whole", folder / "killed"):
         if outputs.name == "killed":
             with commands.start(*given, f"outputs={outputs}", cwd=cwd) as process:
@@ -156,11 +158,17 @@ def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.
                 process.wait()
             assert not [*outputs.glob("runs/*/*/results/train/trained.npz")]
         commands.succeed(*given, f"outputs={outputs}", cwd=cwd)
-        with np.load(only_folder(outputs) / "results" / "train" / "trained.npz") as arrays:
+        run = only_folder(outputs)
+        with np.load(run / "results" / "train" / "trained.npz") as arrays:
             weights.append({key: arrays[key] for key in arrays.files if arrays[key].dtype.kind == "f"})
+        found = Summary.read(run).metrics.items()
+        metrics.append({name: value for name, value in found if not re.search("second|_fraction|memory|_mib", name)})
+        predictions.append([pq.read_table(path) for path in run.glob("predictions.parquet")])
     assert weights[0].keys() == weights[1].keys()
     for key, values in weights[0].items():
         np.testing.assert_array_equal(weights[1][key], values)
+    assert metrics[1] == metrics[0]
+    assert predictions[1] == predictions[0]
     return outputs
 
 

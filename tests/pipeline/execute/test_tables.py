@@ -19,6 +19,7 @@ from tests.conftest import outputs_in
 from tests.pipeline.experiments import Patch, Printed, killed_and_resumed, only_folder, only_run
 from tests.pipeline.serving.test_serving import JSON, post, serving
 from tests.stages.images import write
+from tests.stages.mixed_tables import write_table
 
 pytestmark = pytest.mark.slow
 
@@ -265,3 +266,14 @@ def test_a_run_on_a_table_of_image_paths_is_killed_resumed_and_used(tmp_path: Pa
     answers = [json.loads(line)["probabilities"] for line in capsys.readouterr().out.splitlines()]
     given_by_files = [[answer[name] for name in ("red", "wide")] for answer in answers]
     np.testing.assert_allclose(given_by_files, tested["probabilities"], atol=1e-5)
+
+
+def test_a_run_on_images_and_columns_is_killed_and_resumed(tmp_path: Path) -> None:
+    write_table(tmp_path, rows=24)
+    killed_and_resumed((
+        "data=table", f"data.files={tmp_path}/homes.csv", f"data.root={tmp_path}/photos", "data.size=16",
+        "data.features={front: image, back: leave_out, note: leave_out}", "data.target=price", "augment=flip",
+        "model=mlp", "model.network.hidden=[8]", "model.network.dropout=0.3", "model.encoder_width=4",
+        "model.encoders.front={_target_: stages.networks.cnn.cnn, filters: [4]}", "train.epochs=12",
+        "train.batch_size=4", "pipeline.inspect=null", "pipeline.export=null", "evaluate.baseline=false",
+    ), tmp_path)  # fmt: skip
