@@ -2,9 +2,7 @@
 
 import base64
 import io
-import json
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ def input_example(dataset: Dataset) -> Any:
 
 
 def request_example(dataset: Dataset) -> Any:
-    """Return the first test example for JSON as `serve` reads it: as `input_example`, but dates as tables have them.
+    """Return the first test example for JSON as `serve` reads it: as `input_example`, but dates as texts, as in tables.
 
     The model itself, and MLflow's own server, take seconds.
     """
@@ -34,16 +32,8 @@ def request_example(dataset: Dataset) -> Any:
         column = feature.column_name(name)
         if column in patterns:
             form = DateFormat(patterns[column], zones.get(column, ""))
-            example[name] = [_written(value, form) for value in example[name]]
+            example[name] = [None if math.isnan(value) else form.written(value) for value in example[name]]
     return example
-
-
-def _written(seconds: float, form: DateFormat) -> str | int | float | None:
-    if math.isnan(seconds):
-        return None
-    text = form.written(seconds)
-    number = json.loads(text) if form.is_of_numbers and not re.match(r"-?0\d", text) else text
-    return number if str(number) == text else text
 
 
 def _values(feature: Feature, values: np.ndarray) -> list[Any]:

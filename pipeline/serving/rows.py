@@ -91,7 +91,7 @@ def arguments_of(loaded: Any, settings: TableSettings, drift: Drift, data: Any) 
     texts = as_texts(frame[[*dict.fromkeys(plain.values())]], settings)
     rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], **reading_of(settings))
     rows = rows.with_names(_names_in_training(plain, drift))
-    seconds = [column for column in plain.values() if _are_seconds(frame[column].dropna(), rows.date_of(column))]
+    seconds = [column for column in plain.values() if _are_seconds(column, frame[column], rows.date_of(column))]
     formats = {column: pattern for column, pattern in rows.date_format.items() if column not in seconds}
     arrays = _reader(loaded, replace(rows, date_format=formats), plain)(slice(None))
     for name, column in images.items():
@@ -190,10 +190,18 @@ def _names_in_training(columns: Mapping[str, str], drift: Drift) -> dict[str, st
     return {column: drift.columns.get(name, name) for name, column in columns.items()}
 
 
-def _are_seconds(values: Any, date: DateFormat) -> bool:
-    """Return whether dates of a request are numbers, though not in training: seconds since 1970, as in the example."""
-    are_numbers = all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in values)
-    return bool(date.pattern) and not date.is_of_numbers and are_numbers
+def _are_seconds(column: str, values: Any, date: DateFormat) -> bool:
+    """Return whether dates of a request are numbers: seconds since 1970, as in the signature of the model.
+
+    Raises:
+        UserError: If such a number may also be a date in the notation of training.
+    """
+    given = [value for value in values.dropna() if isinstance(value, numbers.Real) and not isinstance(value, bool)]
+    if given and date.is_of_numbers and not date.is_in_seconds:
+        notation = f"{date.pattern} in {date.zone}" if date.zone else date.pattern
+        problem = f"{REQUEST}, column {column}: the number {given[0]} may be {notation}, or seconds as in the signature"
+        raise UserError(problem, f'a date as a text, such as "{date.example}"')
+    return bool(date.pattern) and len(given) == values.notna().sum()
 
 
 def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dict[str, str]:

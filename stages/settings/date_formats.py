@@ -99,6 +99,11 @@ class DateFormat:
         return self.pattern in UNIX or bool(re.fullmatch("(%[YymdHMS])+", self.pattern))
 
     @property
+    def is_in_seconds(self) -> bool:
+        """Whether the dates are seconds since 1970, without a conversion to another zone, as models take them."""
+        return self.pattern == "unix" and self.zone in ("", "UTC")
+
+    @property
     def example(self) -> str:
         """The last day of 2024, as the column would have it; noon if it has a zone."""
         return self.written(1_735_603_200 + (43_200 if self.zone and not self.is_of_numbers else 0))

@@ -384,18 +384,23 @@ NOTATIONS = ("%d/%m/%Y", "%d %b %Y", "%Y-%m", "%Y%m%d", "%y%m%d", "%H:%M", "unix
 
 
 def test_the_stored_examples_of_a_request_equal_the_rows_of_the_file(load: Load, tmp_path: Path) -> None:
-    """Each column has another notation, and one has missing values."""
-    since = seconds(TIMES).astype(int)
-    numbers = {"unix": since, "unix_ms": 1000 * since}
-    columns: dict[str, Any] = {f"c{place}": numbers.get(one, written(TIMES, one.replace("%z", "-03:30")))
+    """Each column has another notation, and one has missing values. Half of the times are before 1970.
+
+    Seconds, which are the example of the model itself, are refused if the notation has other numbers.
+    """
+    times = [time - timedelta(days=25_000 * (row % 2)) for row, time in enumerate(TIMES)]
+    since = seconds(times).astype(int)
+    numbers = {"unix": since, "unix_ms": 1000 * since - 7}
+    columns: dict[str, Any] = {f"c{place}": numbers.get(one, written(times, one.replace("%z", "-03:30")))
                                for place, one in enumerate(NOTATIONS)}  # fmt: skip
     formats = {f"c{place}": one for place, one in enumerate(NOTATIONS)}
     columns |= {
-        "time": [f"{text}Z" for text in written(TIMES, "%Y-%m-%dT%H:%M:%S.%f")],
+        "time": [f"{text}Z" for text in written(times, "%Y-%m-%dT%H:%M:%S.%f")],
         "none": ["", "2024-01-31"] * 150,
     }
-    columns |= {"local": columns["time"], "early": [f"0{row % 9 + 1:03}-01-31 12:30" for row in range(ROWS)]}
-    formats |= dict.fromkeys(("time", "none", "local", "early"), "%Y-%m-%d")
+    columns |= {"local": columns["time"], "plain": since}
+    columns["early"] = [f"0{row % 9 + 1:03}-01-31 12:30" for row in range(ROWS)]
+    formats |= dict.fromkeys(("time", "none", "local", "early"), "%Y-%m-%d") | {"plain": "unix"}
     zones = {"local": "Europe/Berlin", f"c{NOTATIONS.index('unix')}": "America/New_York"}
     dataset = normalize(load(columns, date_format=formats, time_zone=zones), NormalizeSettings())
     model = built_of(MlpSettings(hidden=[8]), dataset, one_device())
@@ -403,6 +408,10 @@ def test_the_stored_examples_of_a_request_equal_the_rows_of_the_file(load: Load,
     loaded = load_saved_model(str(tmp_path / "saved"))
     reading, drift = models.reading_settings(loaded, [tmp_path / "table.csv"]), models.drift_of(loaded)
     [(_, _, of_file)] = rows.rows_of_files(loaded, reading, drift)
+    for name, expected in {"time": since, "plain": since, "c7": since - 0.007}.items():
+        np.testing.assert_array_equal(of_file[name], expected)
+        np.testing.assert_array_equal(whole(dataset, name), expected)
+    of_numbers = {name for name, one in formats.items() if one in ("%Y%m%d", "%y%m%d", "unix", "unix_ms")} - {"plain"}
     for first in range(4):
         shown = replace(dataset, test=dataset.test.take(np.arange(first, first + 1)))
         row = shown.test.numbers
@@ -414,6 +423,13 @@ def test_the_stored_examples_of_a_request_equal_the_rows_of_the_file(load: Load,
         [answer] = predictor(loaded, Watch(drift))(example)
         [expected] = models.outputs_of(loaded, {name: column[row] for name, column in of_file.items()}).values()
         assert answer["prediction"] == expected.ravel()[0]
+        in_seconds = json.loads(json.dumps(input_example(shown)))
+        given = rows.arguments_of(loaded, reading, drift, in_seconds | {name: example[name] for name in of_numbers})
+        for name in dataset.features:
+            np.testing.assert_array_equal(given[name], of_file[name][row])
+        for name in of_numbers:
+            with pytest.raises(UserError, match=f"column {name}: the number .* may be {formats[name]}.*, or seconds"):
+                rows.arguments_of(loaded, reading, drift, {**example, name: in_seconds[name]})
 
 
 def test_a_trained_model_reads_other_tables_as_in_training(load: Load, tmp_path: Path) -> None:
