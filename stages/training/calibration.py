@@ -26,6 +26,9 @@ BINS = 15
 RANGE = (0.25, 4.0)
 """Lowest and highest temperature."""
 
+LEAST_OF_GROUPS = 1.0
+"""Lowest temperature if examples have groups, such as blocks of time: a few easy ones would make the model too sure."""
+
 PRECISION = 1e-3
 """Largest relative error of the temperature."""
 
@@ -68,7 +71,8 @@ def calibrated(trained: Trained, dataset: Dataset, strategy: Strategy, reporter:
     The weights of the last layer are divided by it, so the model and all its exports predict calibrated probabilities.
     The likeliest class of an example stays the same for a network without members. `train/temperature` is recorded, and
     the log loss of validation before and after. Nothing changes for tasks without probabilities, with fewer than
-    LEAST_EXAMPLES validation examples, or if the last layer is not linear.
+    LEAST_EXAMPLES validation examples, or if the last layer is not linear. If examples have groups, the temperature is
+    at least 1, so that probabilities become less sure or stay as they are.
     """
     model, val = trained.model, dataset.val
     if model.task.head.answer != "probabilities" or len(model.task.head.shape) > MOST_AXES:
@@ -89,7 +93,7 @@ def calibrated(trained: Trained, dataset: Dataset, strategy: Strategy, reporter:
     def log_loss(temperature: float) -> float:
         return float(np.average(LogLoss().values(columns(temperature), np), weights=weights))
 
-    temperature = _lowest(log_loss)
+    temperature = _lowest(log_loss, RANGE[0] if val.groups is None else LEAST_OF_GROUPS)
     before, after = log_loss(1.0), log_loss(temperature)
     if after >= before:
         temperature, after = 1.0, before
@@ -126,9 +130,9 @@ def _outputs(model: Model, dataset: Dataset, strategy: Strategy) -> np.ndarray:
     return found.reshape(-1, *head.shape)
 
 
-def _lowest(log_loss: Any) -> float:
-    """Return the temperature with the lowest log loss, by golden-section search of its logarithm."""
-    low, high = map(float, np.log(RANGE))
+def _lowest(log_loss: Any, least: float) -> float:
+    """Return the temperature from `least` on with the lowest log loss, by golden-section search of its logarithm."""
+    low, high = float(np.log(least)), float(np.log(RANGE[1]))
     ratio = (5**0.5 - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     of_left, of_right = log_loss(np.exp(left)), log_loss(np.exp(right))

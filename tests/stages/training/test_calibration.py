@@ -1,6 +1,7 @@
 """Calibration: one temperature, in the weights of the last layer, with which the log loss of validation is lowest."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,21 @@ def test_a_network_that_is_too_sure_becomes_less_so(network: Any, tmp_path: Path
         last.set_weights([weight * factor for weight in before])
         assert log_loss(found, data) >= metrics["val/calibrated_log_loss"] - 1e-6
         last.set_weights(before)
+
+
+def test_only_independent_examples_make_a_network_more_sure(tmp_path: Path) -> None:
+    """Windows of time series have blocks of time as groups, and a single block may be easy."""
+    data = dataset(tmp_path)
+    grouped = data.with_each_split(lambda split: replace(split, groups=np.arange(len(split)) // 20))
+    plain = trained(data, one_device(), MlpSettings(hidden=[8]), calibrate=False)
+    last = plain.model.network.core.layers[-1]
+    calibrated(plain, data, one_device(), Reporter())
+    best = last.get_weights()
+    for examples, factor, expected in [(data, 0.5, 0.5), (grouped, 0.5, 1.0), (grouped, 2.0, 2.0)]:
+        last.set_weights([weight * factor for weight in best])
+        found = calibrated(plain, examples, one_device(), Reporter())
+        assert found.record.metrics["train/temperature"] == pytest.approx(expected, rel=2e-3)
+        assert log_loss(found, data) == pytest.approx(found.record.metrics["val/calibrated_log_loss"], rel=1e-5)
 
 
 def test_a_frozen_last_layer_is_calibrated(tmp_path: Path) -> None:
