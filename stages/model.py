@@ -44,6 +44,7 @@ from stages.tasks.forecast import ForecastTargets
 from stages.tasks.members import with_members
 from stages.tasks.parts import Head
 from stages.tasks.task import Task
+from stages.tasks.window_classes import WindowClassTargets
 from stages.transfer.pretrained import freeze, load_weights
 
 
@@ -255,7 +256,8 @@ def _build(  # everything that a network is built from
     known["table"] = TableFacts(categories, edges(dataset.features), len(dataset.train))
     targets = dataset.task.targets
     season = targets.season if isinstance(targets, ForecastTargets) else 1
-    known["series"] = series_facts(dataset.features, len(dataset.task.names), categories, season)
+    has_past = isinstance(targets, WindowClassTargets) and targets.has_past
+    known["series"] = series_facts(dataset.features, len(dataset.task.names), categories, season, has_past)
     arguments = {**arguments, **{name: value for name, value in known.items() if name in parameters}}
     try:
         network = function(shape, head.units, **arguments)

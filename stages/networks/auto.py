@@ -34,12 +34,11 @@ def auto(  # noqa: PLR0913  # the facts of all networks
 ) -> keras.Model:
     """Return `cnn` for images, `unet` if their targets are masks, `text_cnn` for one text, `tabular` for columns.
 
-    For windows of time series it is `by_step`, or `causal_cnn` for one answer to
-    the whole window. Each has its default settings. For everything else the network is
-    `mlp`.
+    For windows of time series it is `by_step`, if next values or the next class are predicted, and `causal_cnn` for
+    recordings and the class of the last step. Each has its default settings. For everything else the network is `mlp`.
     """
     if series is not None:
-        if series.targets:
+        if series.targets or series.has_past_class:
             return by_step(input_shape, outputs, **arguments_of(ByStepSettings()), series=series)
         return causal_cnn(input_shape, outputs, **arguments_of(CausalCnnSettings()), series=series)
     if not isinstance(input_shape, Mapping) and len(input_shape) == len(output_shape) == 3:

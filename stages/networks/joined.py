@@ -40,11 +40,15 @@ class SeriesFacts:
     """Number of steps after which values tend to repeat, at most `window`."""
     categories: Mapping[str, int] = field(default_factory=dict)
     """From inputs of indices to the number of different ones."""
+    has_past_class: bool = False
+    """Whether the past of the class that is predicted is among the channels of the past."""
     has_days: bool = False
     """Whether the last channels of the times of steps are the places of their days; see `CalendarFeature`."""
 
 
-def series_facts(schema: Schema, targets: int, categories: Mapping[str, int], season: int = 1) -> SeriesFacts | None:
+def series_facts(
+    schema: Schema, targets: int, categories: Mapping[str, int], season: int = 1, has_past_class: bool = False
+) -> SeriesFacts | None:
     """Return facts about windows of time series; None for other features.
 
     Args:
@@ -52,6 +56,7 @@ def series_facts(schema: Schema, targets: int, categories: Mapping[str, int], se
         targets: The number of names of the targets.
         categories: From inputs of indices to the number of different ones.
         season: The number of steps after which values tend to repeat.
+        has_past_class: Whether the past of the class that is predicted is known.
     """
     history = schema.get(HISTORY)
     if not isinstance(history, WindowFeature):
@@ -61,7 +66,7 @@ def series_facts(schema: Schema, targets: int, categories: Mapping[str, int], se
     horizon = targets // history.targets if history.targets else steps - window
     times = schema.get(TIME)
     has_days = isinstance(times, CalendarFeature) and times.has_days
-    return SeriesFacts(window, horizon, history.targets, season, categories, has_days)
+    return SeriesFacts(window, horizon, history.targets, season, categories, has_past_class, has_days)
 
 
 WORD_WIDTH = 64

@@ -117,15 +117,23 @@ class Steps:
         return _joined([part for part in (self.targets, self.others, self.known, self.times) if part is not None])
 
     @property
+    def bounded(self) -> Any:
+        """The past of other columns, [b, window, c], in which far values approach LARGEST."""
+        return self.others / ops.sqrt(1.0 + ops.square(self.others / LARGEST))
+
+    @property
     def summary(self) -> Any:
         """The past as a vector, [b, c]: the targets, and for other columns the last value and the mean of a season.
 
-        All past values of many columns would mostly be noise.
+        All past values of many columns would mostly be noise. Without targets, they are the only inputs, and the means
+        are those of the last 1, 2, 4, … steps, and of the window.
         """
         parts = [keras.layers.Flatten()(part) for part in (self.targets, self.known) if part is not None]
         if self.others is not None:
-            bounded = self.others / ops.sqrt(1.0 + ops.square(self.others / LARGEST))
-            parts += [bounded[:, -1], ops.mean(bounded[:, -self.facts.season :], axis=1)]
+            window = self.facts.window
+            doubling = [2**power for power in range(window.bit_length()) if 2**power < window]
+            counts = [1, self.facts.season] if self.facts.targets else [*doubling, window]
+            parts += [ops.mean(self.bounded[:, -count:], axis=1) for count in counts]
         return _joined(parts)
 
     @property
@@ -180,6 +188,31 @@ class Steps:
         ]
         return self.in_units(ops.stack([ops.reshape(head, (-1, outputs)) for head in heads], axis=1))
 
+    def answer(self, outputs: int, hidden: Sequence[int], dropout: float, members: int) -> Any:
+        """Return one answer of each member to the whole window, [b, members, outputs].
+
+        The outputs are linear in the last step, too, and so in the last known class: that alone predicts most classes
+        that rarely change. Members are those of `tabular`.
+
+        Args:
+            outputs: The number of outputs per member.
+            hidden: The units of the dense layers.
+            dropout: The fraction of units that are dropped behind each of them.
+            members: The number of members.
+        """
+        future = [] if self.future is None else [keras.layers.Flatten()(self.future)]
+        window = _joined([self.summary, *([] if self.static is None else [self.static]), *future])
+        value = ops.relu(self._first(window, hidden[0], members, "window"))
+        for units in hidden[1:]:
+            value = keras.layers.Dropout(dropout)(value) if dropout else value
+            value = keras.layers.Dense(units, activation="relu")(value)
+        value = keras.layers.Dropout(dropout)(value) if dropout else value
+        last = ops.repeat(self.bounded[:, -1:], members, axis=1)
+        value = _joined([ops.reshape(value, (-1, members, hidden[-1])), last])
+        return keras.layers.EinsumDense(
+            "bkh,kho->bko", (members, outputs), bias_axes="ko", dtype=last_dtype(), name="heads"
+        )(value)
+
     @staticmethod
     def _first(values: Any, width: int, members: int, name: str) -> Any:
         """Return the first layer's part for some inputs, [n * members, width], from [n, d]."""
@@ -219,12 +252,6 @@ def _days(places: Any) -> Any:
     return _joined(parts)
 
 
-def _refuse_whole_windows(name: str, series: SeriesFacts) -> None:
-    if not series.targets:
-        problem = f"model={name} predicts next values, but the data has one class or number for each series"
-        raise UserError(problem, "a network for windows with one target", "model=auto")
-
-
 def by_step(
     input_shape: tuple[int, ...] | Shapes,
     outputs: int,
@@ -235,6 +262,8 @@ def by_step(
 ) -> keras.Model:
     """Return a network whose dense layers answer each next step, with the same weights for all steps.
 
+    For one class or number of the whole window, they answer once.
+
     Args:
         input_shape: The shape of the past, or of all inputs by name.
         outputs: The number of outputs.
@@ -243,9 +272,10 @@ def by_step(
         members: The number of members.
         series: Facts about the windows.
     """
-    _refuse_whole_windows("by_step", series)
     steps = Steps.of(input_shape, series)
-    return steps.model(steps.answers(steps.summary, outputs, hidden, dropout, members), "by_step")
+    if series.targets:
+        return steps.model(steps.answers(steps.summary, outputs, hidden, dropout, members), "by_step")
+    return steps.model(steps.answer(outputs, hidden, dropout, members), "by_step")
 
 
 def causal_cnn(
@@ -319,7 +349,9 @@ def nbeats(
         dropout: The fraction of units that are dropped behind each layer.
         series: Facts about the windows.
     """
-    _refuse_whole_windows("nbeats", series)
+    if not series.targets:
+        problem = "model=nbeats predicts next values, but the data has one class or number for each series"
+        raise UserError(problem, "a network for windows with one target", "model=auto")
     steps = Steps.of(input_shape, series)
     rest = keras.layers.Flatten()(steps.targets)
     others = [keras.layers.Flatten()(part) for part in (steps.past[:, :, series.targets :], steps.future)

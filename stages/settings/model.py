@@ -181,7 +181,8 @@ class UnetSettings(NetworkSettings):
 @option("network", "by_step")
 @dataclass(kw_only=True)
 class ByStepSettings(NetworkSettings):
-    """For time series: dense layers that answer each next step, with the same weights for all steps."""
+    """For time series: dense layers that answer each next step, with the same weights for all steps; or once for a
+    class."""
 
     takes: ClassVar[tuple[str, ...]] = ("windows",)
     _target_: str = "stages.networks.series.by_step"

@@ -498,7 +498,7 @@ def _nbeats_of_classes(folder: Path) -> tuple[UserError, str]:
 
 
 CASES: dict[str, Case] = {
-    "stages/networks/series.py:_refuse_whole_windows": _nbeats_of_classes,
+    "stages/networks/series.py:nbeats": _nbeats_of_classes,
     "stages/callbacks.py:_refuse_useless": _two_rates,
     "stages/callbacks.py:build_callbacks": _unknown_metric,
     "stages/checkpoints/saved.py:_check_data": _other_data,

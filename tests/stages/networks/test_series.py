@@ -113,3 +113,17 @@ def test_each_step_has_an_answer_of_its_own() -> None:
     network = by_step((WINDOW, 1), HORIZON, [8, 8], 0.0, 2, SeriesFacts(WINDOW, HORIZON, 1, 1))
     found = np.asarray(network(history(1, rows=1)))
     assert len(np.unique(found[0, 0].round(5))) == HORIZON
+
+
+def test_one_answer_knows_the_last_step_and_means_of_more_and_more_steps() -> None:
+    facts = SeriesFacts(WINDOW, 0, 0, SEASON)
+    given = history(2) - 5
+    steps = Steps.of((WINDOW, 2), facts)
+    bounded = given / np.sqrt(1 + (given / LARGEST) ** 2)
+    expected = np.concatenate([bounded[:, -count:].mean(axis=1) for count in (1, 2, 4, 8, WINDOW)], axis=1)
+    np.testing.assert_allclose(computed(steps, steps.summary, [given]), expected, rtol=1e-4, atol=1e-6)
+    network = by_step((WINDOW, 2), 3, [8, 8], 0.0, 2, facts)
+    kernel, bias = network.get_layer("heads").get_weights()
+    network.get_layer("heads").set_weights([np.where(np.arange(10)[:, np.newaxis] < 8, 0, kernel), bias])
+    expected = np.einsum("bh,kho->bko", bounded[:, -1], kernel[:, 8:]) + bias  # linear in the last step
+    np.testing.assert_allclose(np.asarray(network(given)), expected, rtol=1e-4, atol=1e-5)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 
 from stages.data.examples import first_inputs
 from stages.data.latest import WindowReading, latest_windows
@@ -15,13 +16,21 @@ from stages.data.tables import read_files
 from stages.errors import UserError
 from stages.evaluation.baseline import baseline_of, trivial_of
 from stages.evaluation.predictions import columns_of
+from stages.exporters.litert import LiteRT
 from stages.features.windows import WindowFeature
 from stages.load.series import series
 from stages.normalize import normalize
 from stages.reporter import Reporter
 from stages.results import Dataset, Model
 from stages.settings.data import NormalizeSettings
-from stages.settings.model import CausalCnnSettings, GruSettings, NBeatsSettings, TabularSettings
+from stages.settings.model import (
+    AutoSettings,
+    ByStepSettings,
+    CausalCnnSettings,
+    GruSettings,
+    NBeatsSettings,
+    TabularSettings,
+)
 from stages.settings.series import SeriesSettings
 from stages.settings.table import Header
 from stages.settings.train import ClassificationSettings
@@ -29,8 +38,8 @@ from tests.stages.experiments import assert_replicas_equal_one_device, built_of,
 
 STEPS = 300
 NETWORKS: dict[str, Any] = {
-    "causal_cnn": CausalCnnSettings(filters=8), "gru": GruSettings(units=8),
-    "tabular": TabularSettings(hidden=[16], members=3),
+    "by_step": ByStepSettings(hidden=[16, 16], members=3), "causal_cnn": CausalCnnSettings(filters=8),
+    "gru": GruSettings(units=8), "tabular": TabularSettings(hidden=[16], members=3),
 }  # fmt: skip
 
 
@@ -209,6 +218,22 @@ def test_what_cannot_be_classified_is_refused(name: str, tmp_path: Path) -> None
     with pytest.raises(UserError) as raised:
         checked()
     assert re.search(message, str(raised.value)), raised.value
+
+
+def test_the_default_network_follows_from_what_is_known(tmp_path: Path) -> None:
+    for horizon, name in ((2, "by_step"), (0, "causal_cnn")):
+        data = encoded(tmp_path, machines(), horizon=horizon)
+        assert built_of(AutoSettings(), data, one_device()).network.core.name == name
+
+
+def test_litert_answers_as_the_default_network(tmp_path: Path) -> None:
+    data = encoded(tmp_path, machines())
+    model = built_of(NETWORKS["by_step"], data, one_device())
+    inputs = first_inputs(data.test, 5)
+    expected = model.task.head.predictions(model.network(inputs, training=False)).numpy()
+    runner = tf.lite.Interpreter(model_content=LiteRT().converted(model, data)).get_signature_runner()
+    [found] = runner(**{name: np.asarray(value) for name, value in inputs.items()}).values()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_nbeats_does_not_predict_classes(tmp_path: Path) -> None:
