@@ -28,7 +28,6 @@ from pipeline.internals.hydra import parse
 from pipeline.launch.run import run_job
 from pipeline.redaction import redact
 from pipeline.runs.summary import Summary
-from pipeline.system.signals import until
 from stages.errors import UserError
 from tests import commands
 
@@ -43,6 +42,9 @@ BARE = ("pipeline.inspect=null", "pipeline.export=null")
 
 TRAINED = (*BARE, "pipeline.evaluate=null")
 """Settings of a run that ends with its training."""
+
+WITHOUT_LITERT = tuple(f"~export.formats.litert_{weights}" for weights in ("float32", "float16", "int8"))
+"""Settings after `export=all` for tests of other formats; these three take the longest."""
 
 SMALL = ("data=synthetic", "data.height=8", "data.width=8", "data.examples=300", "model=mlp", "train.epochs=2")
 """The smallest run that trains: two epochs of five steps, which take a second with `TRAINED`."""
@@ -142,21 +144,21 @@ def last(outputs: Path) -> Summary:
     return Summary.read(path.parent)
 
 
-def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT) -> Path:
-    """Kill a run after its first checkpoint and repeat its command; return its `outputs` in `folder`.
+def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.ROOT, step: int = 5) -> Path:
+    """Kill a run after `step` and repeat its command; return its `outputs` in `folder`.
 
     The function asserts that its weights, its metrics except times, and its predictions, if there are any, equal those
-    of an uninterrupted run exactly.
+    of an uninterrupted run exactly. It resumes within an epoch if the steps before `step` are within one.
     """
-    given = (*given, "tracking=off", "deterministic=true", "train.checkpoint_every_steps=1")
+    kill = "train.callbacks=[{_target_: tests.chaos.killer.Kill}]"
+    every_step = ("train.checkpoint_every_steps=1", "train.steps_per_call=1")
+    given = (*given, "tracking=off", "deterministic=true", *every_step, kill)
     weights, metrics, predictions = [], [], []
     for outputs in (folder / "whole", folder / "killed"):
         if outputs.name == "killed":
-            with commands.start(*given, f"outputs={outputs}", cwd=cwd) as process:
-                assert until(lambda: [*outputs.glob("runs/*/*/checkpoints/step-*.npz")], 120, 0.01)  # noqa: B023
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-            assert not [*outputs.glob("runs/*/*/results/train/trained.npz")]
+            fault = {**os.environ, "FAULT": f"step:{step}"}
+            done = commands.run(*given, f"outputs={outputs}", cwd=cwd, env=fault)
+            assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
         commands.succeed(*given, f"outputs={outputs}", cwd=cwd)
         run = only_folder(outputs)
         with np.load(run / "results" / "train" / "trained.npz") as arrays:
@@ -164,6 +166,7 @@ def killed_and_resumed(given: Sequence[str], folder: Path, cwd: Path = commands.
         found = Summary.read(run).metrics.items()
         metrics.append({name: value for name, value in found if not re.search("second|_fraction|memory|_mib", name)})
         predictions.append([pq.read_table(path) for path in run.glob("predictions.parquet")])
+    assert Summary.read(run).resumed_from_step in range(1, step + 1)  # what a thread has saved by then
     assert weights[0].keys() == weights[1].keys()
     for key, values in weights[0].items():
         np.testing.assert_array_equal(weights[1][key], values)

@@ -16,7 +16,7 @@ from pipeline.commands import predict
 from stages.data.tables import argument_names
 from tests import commands
 from tests.conftest import outputs_in
-from tests.pipeline.experiments import Patch, Printed, killed_and_resumed, only_folder, only_run
+from tests.pipeline.experiments import WITHOUT_LITERT, Patch, Printed, killed_and_resumed, only_folder, only_run
 from tests.pipeline.serving.test_serving import JSON, post, serving
 from tests.stages.images import write
 from tests.stages.mixed_tables import write_table
@@ -24,6 +24,9 @@ from tests.stages.mixed_tables import write_table
 pytestmark = pytest.mark.slow
 
 ROWS = 500
+BRIEF = ("pipeline.inspect=null", "evaluate.baseline=false", "evaluate.importance=false", "tracking=off")
+"""Settings without the results of a whole run that only one test examines."""
+
 FEATURES = ["size (m)", "size [m]", "numbers", "grade", "self"]
 
 
@@ -52,15 +55,16 @@ def csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def outputs(csv: Path, module_outputs: Path) -> Path:
     """Return the outputs of a whole run with two replicas."""
-    done = run(csv, module_outputs, "data.target=color", f"data.features={FEATURES}", "data.missing=['?']",
-               "export=all", "evaluate.slices=[numbers]")  # fmt: skip
+    given = ("data.target=color", f"data.features={FEATURES}", "data.missing=['?']", "evaluate.slices=[numbers]")
+    formats = ("export=all", *WITHOUT_LITERT, "~export.formats.onnx")
+    done = run(csv, module_outputs, *given, *formats, "strategy=mirrored")
     assert "shops.csv: 500 rows; color has 3 values (blue, green, red): task=classification" in done.stdout
     return module_outputs
 
 
 def run(csv: Path, outputs: Path, *given: str) -> subprocess.CompletedProcess[str]:
-    """Run a whole pipeline on two replicas."""
-    common = ("data=table", f"data.files={csv}", "train.epochs=2", "strategy=mirrored", "optimizer.learning_rate=0.01")
+    """Run a pipeline."""
+    common = ("data=table", f"data.files={csv}", "train.epochs=2", "optimizer.learning_rate=0.01")
     return commands.succeed(*common, *given, f"outputs={outputs}")
 
 
@@ -106,9 +110,8 @@ def test_another_table_is_evaluated_as_it_is_predicted(outputs: Path, csv: Path,
     frame = pd.read_csv(csv)
     frame = frame[frame.color == "red"].assign(**{"size [m]": None, "numbers": "s3"})
     frame.to_csv(tmp_path / "red.csv", index=False)
-    left_out = ("pipeline.export=null", "pipeline.inspect=null", "evaluate.baseline=false", "tracking=off")
     words = (f"run={only_folder(outputs)}", f"data.files={tmp_path / 'red.csv'}", f"outputs={tmp_path}")
-    commands.succeed("from=evaluate", *words, "evaluate.slices=[]", *left_out)
+    commands.succeed("from=evaluate", *words, "evaluate.slices=[]", "pipeline.export=null", *BRIEF)
     tested = pq.read_table(only_folder(tmp_path) / "predictions.parquet")
     expected = predicted(outputs, tmp_path / "red.csv", tmp_path)[tested["example"].to_numpy()]
     np.testing.assert_allclose(tested["probabilities"].to_pylist(), expected, atol=1e-6)
@@ -140,7 +143,7 @@ def test_regression_metrics_equal_those_of_scikit_learn(csv: Path, tmp_path: Pat
     """The run has a custom loss, an additional metric and weights."""
     task = ("data.target=[price,rent]", "data.weight=weight", "task.loss._target_=keras.losses.Huber")
     own = ("task.metrics=[{_target_: keras.metrics.MeanSquaredError, name: mse}]", "train.monitor=val_mse")
-    done = run(csv, tmp_path, *task, *own, "export=keras", "tracking=off")
+    done = run(csv, tmp_path, *task, *own, "strategy=mirrored", *BRIEF)
     assert "price, rent are numbers: task=regression" in done.stdout
     folder = only_folder(tmp_path)
     summary = json.loads((folder / "summary.json").read_text())
@@ -172,7 +175,7 @@ def test_labels_are_measured_as_scikit_learn_does(csv: Path, tmp_path: Path) -> 
     frame = pd.read_csv(csv)
     frame = frame.assign(is_red=(frame.color == "red").astype(int), is_first=frame.grade == 1)
     frame.drop(columns=["color", "grade"]).to_csv(path, index=False)
-    done = run(path, tmp_path, "data.target=[is_red,is_first]", "tracking=off")
+    done = run(path, tmp_path, "data.target=[is_red,is_first]", *BRIEF)
     assert "is_red, is_first are 0 or 1: task=multi_label" in done.stdout
     folder = only_folder(tmp_path)
     metrics = json.loads((folder / "summary.json").read_text())["metrics"]
@@ -233,8 +236,8 @@ def test_a_function_of_arrays_is_trained_and_used(tmp_path: Path, migrated_store
     """A custom function, on two replicas."""
     (tmp_path / "mine.py").write_text(ARRAYS)
     outputs = outputs_in(tmp_path, migrated_store)
-    words = ("strategy=mirrored", "pipeline.inspect=null", "evaluate.baseline=false")
-    given = ("data=arrays", "data._target_=mine.load", "train.epochs=4", *words)
+    words = ("strategy=mirrored", "pipeline.inspect=null", "evaluate.baseline=false", "evaluate.importance=false")
+    given = ("data=arrays", "data._target_=mine.load", "train.epochs=2", *words)
     done = commands.succeed(*given, f"outputs={outputs}", cwd=tmp_path)
     assert "target has 4 values (0, 1, 2, 3): task=classification" in done.stdout
     monkeypatch.syspath_prepend(tmp_path)
@@ -256,7 +259,7 @@ def test_a_run_on_a_table_of_image_paths_is_killed_resumed_and_used(tmp_path: Pa
     given = (
         "data=table", f"data.files={tmp_path}/labels.csv", f"data.root={tmp_path}/photos", "data.size=16",
         "data.features={file: image}", "data.target=[red,wide]", "augment=flip", "augment.mixup=0.2",
-        "model=mlp", "model.network.hidden=[16]", "model.network.dropout=0.3", "strategy=mirrored", "train.epochs=40",
+        "model=mlp", "model.network.hidden=[16]", "model.network.dropout=0.3", "strategy=mirrored", "train.epochs=2",
         "train.batch_size=16", "pipeline.inspect=null",
     )  # fmt: skip
     folder = only_folder(killed_and_resumed(given, tmp_path))
@@ -274,6 +277,6 @@ def test_a_run_on_images_and_columns_is_killed_and_resumed(tmp_path: Path) -> No
         "data=table", f"data.files={tmp_path}/homes.csv", f"data.root={tmp_path}/photos", "data.size=16",
         "data.features={front: image, back: leave_out, note: leave_out}", "data.target=price", "augment=flip",
         "model=mlp", "model.network.hidden=[8]", "model.network.dropout=0.3", "model.encoder_width=4",
-        "model.encoders.front={_target_: stages.networks.cnn.cnn, filters: [4]}", "train.epochs=12",
+        "model.encoders.front={_target_: stages.networks.cnn.cnn, filters: [4]}", "train.epochs=2",
         "train.batch_size=4", "pipeline.inspect=null", "pipeline.export=null", "evaluate.baseline=false",
-    ), tmp_path)  # fmt: skip
+    ), tmp_path, step=7)  # fmt: skip

@@ -48,8 +48,10 @@ def typed(verb: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None:
+    """One is a whole run. The other one has two replicas."""
     given = typed("run")[number]
-    commands.succeed(*given, *SMALL, "strategy=mirrored", f"outputs={tmp_path}", cwd=folder)
+    words = ("pipeline.inspect=null", "evaluate.baseline=false", "strategy=mirrored") if number == 0 else ()
+    commands.succeed(*given, *SMALL, *words, f"outputs={tmp_path}", cwd=folder)
     run = only_folder(tmp_path)
     summary = json.loads((run / "summary.json").read_text())
     assert summary["facts"]["data"]["text_features"] == 1
@@ -66,6 +68,6 @@ def test_commands_of_the_page(folder: Path, tmp_path: Path, number: int) -> None
 
 
 def test_killed_and_resumed_equals_uninterrupted(folder: Path, tmp_path: Path) -> None:
-    given = (*typed("run")[0], *SMALL, *TRAINED, "train.epochs=40",
-             "model=text_cnn", "model.network.filters=8")  # fmt: skip
+    model = ("model=text_cnn", "model.network.filters=8")
+    given = (*typed("run")[0], *SMALL, *TRAINED, "train.epochs=2", "train.batch_size=64", *model)
     killed_and_resumed(given, tmp_path, cwd=folder)
