@@ -52,12 +52,17 @@ class Example:
 RUN = ("run", "folder", "best epoch", "test", "verdict")
 SEARCH = ("best trial", "run it", "comparison")
 BARE = {"pipeline.inspect": "null", "pipeline.export": "null"}
+SMALL = {"model.network.filters": "[4,8]"}
 
 EXAMPLES = {
-    "photos": Example({"train.epochs": "2", "pipeline.export": "null"}, is_exact=False, labels=RUN),
+    "photos": Example({"train.epochs": "2", "data.size": "96", **BARE}, is_exact=False, labels=RUN),
     "table": Example({}, is_exact=True, labels=RUN),
     "texts": Example({"train.epochs": "2"}, is_exact=True, labels=RUN),  # the second epoch is the best of more, too
-    "sweep": Example({"train.epochs": "1", "seed": "1", **BARE}, is_exact=False, labels=("run it", "comparison")),
+    "sweep": Example(
+        {"train.epochs": "1", "seed": "1", "precision": "float32", **SMALL, **BARE},
+        is_exact=False,
+        labels=("run it", "comparison"),
+    ),
     "search": Example({"train.epochs": "2", "sweep.trials": "5", **BARE}, is_exact=False, labels=SEARCH),
 }
 
@@ -195,7 +200,7 @@ def check_figures(shown: str, run: Summary) -> None:
 
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_the_commands_of_a_page_have_the_results_that_it_shows(page: str, tmp_path: Path, migrated_store: Path) -> None:
-    """With fewer epochs, seeds and trials."""
+    """With smaller images, and fewer epochs, jobs and trials."""
     follow(page, tmp_path, migrated_store, is_whole=False)
 
 
