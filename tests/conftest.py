@@ -19,6 +19,7 @@ from tests import commands, composed
 composed.remember()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` would have every command ignore it
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the laws are about logical CPU devices, whatever the machine has
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # scikit-learn is as fast on small tables, and leaves the core to others
 os.environ.setdefault("EXPORT_RELOAD", "here")  # a fresh process would import TensorFlow for each of hundreds of runs
 
 MEMORY = Path("/dev/shm")

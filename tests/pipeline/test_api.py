@@ -244,7 +244,7 @@ def stuck():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.5)
     while True:
-        pass
+        time.sleep(0.05)
 
 if __name__ == "__main__":
     given = [*SMALL, *TRAINED, f"outputs={sys.argv[1]}", "tracking=off", "train.epochs=1"]
