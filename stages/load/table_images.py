@@ -1,5 +1,6 @@
 """Images of a table: the files whose paths are in its columns, next to its other columns."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +36,13 @@ def images_of_rows(
     """
     columns = {column.name: column.feature for column in table.columns if column.kind == "image"}
     is_alone = len(columns) == 1 and not table.used
-    memory = memory_for_data(settings.memory_gib) / 2**30 / len(columns)
-    shared = replace(settings, memory_gib=memory)
     sources = {IMAGES if is_alone else name: _paths(table, settings, column) for column, name in columns.items()}
-    prepared = {name: read_images(source, shared, reporter, cache) for name, source in sources.items()}
+    memory = memory_for_data(settings.memory_gib) / 2**30
+    pixels = {name: math.prod(source.image_shape) for name, source in sources.items()}
+    prepared = {}
+    for name, source in sources.items():
+        share = replace(settings, memory_gib=memory * pixels[name] / sum(pixels.values()))
+        prepared[name] = read_images(source, share, reporter, cache)
     rows = np.arange(len(table.numbers))
     invalid: dict[int, tuple[str, str]] = {}
     for part in prepared.values():
@@ -76,5 +80,5 @@ def _paths(table: TableSource, settings: TableSettings, column: str) -> Source:
     root, paths = settings.image_root.resolve(), table.of(column)
     rows = {"train": np.arange(len(paths))}
     files = Files(root, [root / path for path in paths], [0] * len(paths), rows, ("a row",))
-    decode = Decoder(settings.shape((None, None, 3)), settings.resize)
+    decode = Decoder(settings.shape((None, None, 3), column), settings.resize)
     return file_source(files, decode, table.name, lambda row: f"{table.where(row, column)}: {paths[row]!r}")

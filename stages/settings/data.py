@@ -11,6 +11,7 @@ from omegaconf import II
 
 from stages.errors import UserError
 from stages.settings.folders import IMAGE_SUFFIXES, TEXT_SUFFIXES, MaskSettings, classes_of, masks_of
+from stages.settings.image_sizes import check_sizes, sides_of
 from stages.settings.places import is_folder, resolved
 from stages.settings.ranges import assignment, choice, nearest, number, option, text
 
@@ -120,16 +121,19 @@ class ImagesSettings(SourceSettings):
     channels: int | None = None
     """Number of channels: 1 for gray, 3 for color. null: as in the source."""
 
-    def shape(self, of_source: tuple[int | None, int | None, int | None]) -> tuple[int, int, int]:
+    def shape(
+        self, of_source: tuple[int | None, int | None, int | None], column: str | None = None
+    ) -> tuple[int, int, int]:
         """Return the shape of the images in training, (H, W, C).
 
         Args:
             of_source: Height, width and channels of the source's images; None for values that differ.
+            column: The column of a table, which may have a size of its own.
 
         Raises:
             UserError: If the sizes differ and no size is set.
         """
-        height, width = self._sides or of_source[:2]
+        height, width = sides_of(self.size, column) or of_source[:2]
         if height is None or width is None:
             raise UserError(
                 "the images have different sizes, and data.size is not set", "a size in pixels", "data.size=160"
@@ -138,18 +142,12 @@ class ImagesSettings(SourceSettings):
         return int(height), int(width), 1 if channels == 1 else 3
 
     @property
-    def _sides(self) -> Any:
-        return [self.size] * 2 if isinstance(self.size, int) else self.size
+    def images(self) -> list[str]:
+        """The columns of images; none if the data is not a table."""
+        return []
 
     def check(self, path: str) -> None:
-        sides = self._sides if isinstance(self._sides, list) else []
-        is_valid = len(sides) == 2 and all(type(side) is int and 1 <= side <= 8192 for side in sides)
-        if self.size is not None and not is_valid:
-            raise UserError(
-                f"{path}.size={self.size} is not an image size",
-                "a number of pixels from 1 to 8192, or [height, width]",
-                f"{path}.size=160",
-            )
+        check_sizes(f"{path}.size", self.size, self.images)
         if self.channels not in (None, 1, 3):
             problem = f"{path}.channels={self.channels} is not supported"
             raise UserError(problem, "1 (gray), 3 (color) or null", f"{path}.channels=3")

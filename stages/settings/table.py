@@ -88,6 +88,8 @@ class TableSettings(ImagesSettings):
     test_fraction: float = number(0.2, above=0, below=1)
     """Fraction of all examples to hold out for the test split. Classes keep their proportions."""
     size: Any = 160
+    """Size of the images in pixels: one number for squares, or [height, width]; or a mapping from each column of images
+    to its size, such as `{front: 96, back: [64, 48]}`."""
     task: Any = II("task")
 
     def __post_init__(self) -> None:
@@ -99,6 +101,8 @@ class TableSettings(ImagesSettings):
             elif isinstance(value, Sequence) and not isinstance(value, str):
                 value = [_as_name(column) for column in value]
             setattr(self, name, _as_name(value))
+        if isinstance(self.size, Mapping):
+            self.size = {_as_name(column): size for column, size in self.size.items()}
 
     @property
     def targets(self) -> list[str]:
@@ -287,8 +291,7 @@ class TableSettings(ImagesSettings):
                 f"{path}.root={self.root} requires a column of images", f"such a column in {path}.features", fix
             )
         if self.root is not None and not is_folder(self.root):
-            problem, expected = f"{path}.root={self.root} is not a directory", "the directory with the images"
-            raise UserError(problem, expected)
+            raise UserError(f"{path}.root={self.root} is not a directory", "the directory with the images")
 
 
 def _as_name(column: Any) -> Any:

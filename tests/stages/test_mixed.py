@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from pipeline.serving import models
+from pipeline.serving.rows import rows_of_files
 from stages.augment import augment
 from stages.data import batches
 from stages.data.split import Split
@@ -53,6 +55,9 @@ SMALL = {"front": CnnSettings(filters=[4, 8]), "back": CnnPhotoSettings(filters=
 
 TEXT = {"note": "text"}
 
+SIZES = {"front": 16, "back": [12, 20]}
+"""The size of each column of images, of which `back` differs from that of its files."""
+
 
 def build(dataset: Dataset, where: Any, **more: Any) -> Model:
     """Return a small network of the columns with encoders."""
@@ -75,7 +80,7 @@ def one(folder: Path) -> Dataset:
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> Dataset:
-    return normalize(load(folder, {**TWO_IMAGES, **TEXT}), NormalizeSettings())
+    return normalize(load(folder, {**TWO_IMAGES, **TEXT}, size=SIZES), NormalizeSettings())
 
 
 @pytest.mark.smoke
@@ -174,7 +179,8 @@ def test_streamed_images_and_columns_equal_those_in_memory(folder: Path) -> None
     weights = []
     for memory in (None, 0.0):
         cache = folder / "cache"
-        dataset = load(folder, {**TWO_IMAGES, **TEXT}, cache=cache, memory_gib=memory)
+        dataset = load(folder, {**TWO_IMAGES, **TEXT}, cache=cache, memory_gib=memory, size=SIZES)
+        assert [dataset.train.features[name].shape[1:3] for name in TWO_IMAGES] == [(16, 16), (12, 20)]
         dataset = normalize(dataset, NormalizeSettings(), cache=cache)
         assert dataset.train.is_in_memory == (memory is None)
         weights.append(flat(after_steps(one_device(), dataset, settings(batch_size=25), 8, build)[0].network))
@@ -217,7 +223,8 @@ def test_augmentation_changes_images_alone_each_by_its_own_numbers(folder: Path,
         assert 25 < mirrored.sum() < 75
     assert 20 < (are_flipped["front"] != are_flipped["back"]).sum() < 80
     np.testing.assert_array_equal(before.targets, after.targets)
-    again = augment(normalize(load(folder, TWO_IMAGES), NormalizeSettings()), AugmentSettings(horizontal_flip=True))
+    other = normalize(load(folder, TWO_IMAGES, size=SIZES), NormalizeSettings())
+    again = augment(other, AugmentSettings(horizontal_flip=True))
     np.testing.assert_array_equal(batches.first_batch(again, 100, 3).inputs["back"], after.inputs["back"])
     with pytest.raises(UserError, match="mix images alone, but there are other columns"):
         augment(two, AugmentSettings(mixup=0.2))
@@ -243,10 +250,14 @@ def test_exported_files_take_features_by_name_and_encoded_images(folder: Path, t
         given[name] = tf.constant([(folder / "photos" / name / f"{row}.png").read_bytes() for row in rows])
     answers = loaded.signatures["serve_bytes"](**given)["prediction"]
     np.testing.assert_allclose(answers, expected, rtol=1e-6, atol=1e-6)
+    reading = models.reading_settings(loaded, [folder / "homes.csv"], folder / "photos")
+    parts = [part for _, _, part in rows_of_files(loaded, reading, models.drift_of(loaded))]
+    of_file = np.concatenate([models.outputs_of(loaded, part)["prediction"] for part in parts])
+    np.testing.assert_allclose(of_file[rows], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_a_run_has_learned_is_kept_for_other_rows(folder: Path, two: Dataset, tmp_path: Path) -> None:
-    raw = load(folder, {**TWO_IMAGES, **TEXT})
+    raw = load(folder, {**TWO_IMAGES, **TEXT}, size=SIZES)
     other = kept(two, replace(raw, train=raw.test, test=raw.train), tmp_path)
     assert other.scalings == two.scalings
     for name, column in other.train.inputs.items():
@@ -303,6 +314,18 @@ def test_what_does_not_fit_is_refused(one: Dataset, network: Any, encoders: dict
 def test_only_images_is_refused_with_other_columns(folder: Path) -> None:
     with pytest.raises(UserError, match=r"declares size, but data.only_images=true uses nothing but front"):
         load(folder, {**IMAGE, "size": "number"}, only_images=True)
+
+
+@pytest.mark.parametrize(("size", "message"), [
+    ({"front": 16, "bach": 12}, "bach is not a column of images. Expected sizes of front, back, or one size for all"),
+    ({"front": 16, "size": 12}, "data.size: size is not a column of images"),
+    ({"front": 16}, "data.size lacks back, a column of images"),
+    ({"front": 16, "back": [12, 0]}, r"data.size.back=\[12, 0\] is not an image size"),
+    ({"front": 16, "back": {"height": 3}}, "data.size.back=.* is not an image size"),
+])  # fmt: skip
+def test_sizes_that_do_not_fit_the_columns_are_refused(folder: Path, size: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(folder, TWO_IMAGES, size=size)
 
 
 def test_a_backbone_in_an_encoder_has_its_scaling_its_weights_and_stays_frozen(folder: Path, tmp_path: Path) -> None:

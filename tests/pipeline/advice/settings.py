@@ -306,6 +306,9 @@ CASES: dict[str, Case] = {
     "stages/settings/ranges.py:check": "train.jit=yes",
     "stages/settings/ranges.py:wrong_type": "train.epochs=2.0",
     "stages/settings/results.py:check": "+export.formats.own=5",
+    "stages/settings/image_sizes.py:check_sizes": _csv(
+        _rows("x,y", "#.png,a", "#.png,b"), "data.features={x:image} data.size={z:96}"
+    ),
     "stages/settings/table.py:check_files_and_target": "data=table",
     "stages/settings/table.py:_check_images": _csv(
         PHOTOS, "'++data.features={x: image, z: number}' data.only_images=true"
