@@ -185,6 +185,10 @@ def test_streamed_images_and_columns_equal_those_in_memory(folder: Path) -> None
         assert dataset.train.is_in_memory == (memory is None)
         weights.append(flat(after_steps(one_device(), dataset, settings(batch_size=25), 8, build)[0].network))
     np.testing.assert_array_equal(weights[0], weights[1])
+    size = 150 * 3 * (16 * 16 + 12 * 20)
+    for allowed in (size, size - 1000):  # each column of images has its share
+        dataset = load(folder, TWO_IMAGES, cache=cache, memory_gib=(allowed + 1) / 2**30, size=SIZES)
+        assert dataset.train.is_in_memory == (allowed == size)
 
 
 def test_images_on_the_disk_leave_the_columns_in_memory(folder: Path) -> None:
