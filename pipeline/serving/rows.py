@@ -15,6 +15,7 @@ import numpy as np
 from pipeline.serving.signatures import TEXT, accepts_texts, images_among_columns, row_arguments
 from stages.data.convert import InvalidImageError, decode_each
 from stages.errors import UserError
+from stages.features.dates import FIRST, LAST
 from stages.features.drift import Drift
 from stages.settings.date_formats import DateFormat
 from stages.settings.places import regular_file
@@ -194,14 +195,19 @@ def _are_seconds(column: str, values: Any, date: DateFormat) -> bool:
     """Return whether dates of a request are numbers: seconds since 1970, as in the signature of the model.
 
     Raises:
-        UserError: If such a number may also be a date in the notation of training.
+        UserError: If such a number may also be a date in the notation of training, or milliseconds.
     """
     given = [value for value in values.dropna() if isinstance(value, numbers.Real) and not isinstance(value, bool)]
     if given and date.is_of_numbers and not date.is_in_seconds:
         notation = f"{date.pattern} in {date.zone}" if date.zone else date.pattern
         problem = f"{REQUEST}, column {column}: the number {given[0]} may be {notation}, or seconds as in the signature"
         raise UserError(problem, f'a date as a text, such as "{date.example}"')
-    return bool(date.pattern) and len(given) == values.notna().sum()
+    are_seconds = bool(date.pattern) and len(given) == values.notna().sum()
+    other = next((value for value in given if not FIRST <= float(value) <= LAST), None) if are_seconds else None
+    if other is not None:
+        problem = f"{REQUEST}, column {column}: the number {other} is not a time in seconds since 1970"
+        raise UserError(problem, f'a year from 1 to 9999, or a date as a text, such as "{date.example}"')
+    return are_seconds
 
 
 def _columns(loaded: Any, drift: Drift, given: Sequence[str], where: str) -> dict[str, str]:

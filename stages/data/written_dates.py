@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from stages.data.calendar import Moment, seconds_at
 from stages.data.columns import evenly_spread
 from stages.data.fixed_dates import has_fixed_form, read_fixed
+from stages.features.dates import FIRST, LAST
 from stages.settings.date_formats import ASKED, DECLARED, FOUND, ISO, MONTHS, UNIX, UNLIKELY, DateFormat
 
 Texts: TypeAlias = Any
@@ -166,6 +167,7 @@ def _read(texts: Texts, pattern: str) -> _Read:
         is_number = pc.match_substring_regex(plain, r"^[+-]?\d{1,18}(?:\.\d*)?$")
         numbers = pc.if_else(is_number, plain, pa.scalar(None, pa.string())).cast(pa.float64())
         seconds = numbers.fill_null(np.nan).to_numpy(zero_copy_only=False) / UNIX[pattern]
+        seconds[(seconds < FIRST) | (seconds > LAST)] = np.nan  # probably milliseconds as seconds
         return _Read(seconds, np.where(np.isnan(seconds), np.nan, 0.0))
     wall, offset, is_read = read_fixed(texts, DateFormat(pattern))
     rest = np.flatnonzero(~is_read)

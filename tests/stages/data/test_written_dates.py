@@ -175,6 +175,8 @@ def test_numbers_since_1970() -> None:
     assert seconds("1709251200250", "unix_ms", "UTC") == 1709251200.25
     assert seconds("1709251200", "unix", "+01:00") == 1709251200 + 3600
     assert seconds("2024-03-01", "unix", "UTC") is None
+    assert seconds("1709251200250", "unix", "UTC") is None  # milliseconds
+    assert seconds("-99999999999", "unix", "UTC") is None  # before the year 1
     values, is_wrong, _ = seconds_of(pa.chunked_array([[20240131, None, 20240231]]), DateFormat("%Y%m%d"))
     assert values[0] == wall(2024, 1, 31)
     assert (np.isnan(values).tolist(), is_wrong.tolist()) == ([False, True, True], [False, False, True])

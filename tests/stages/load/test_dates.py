@@ -430,6 +430,9 @@ def test_the_stored_examples_of_a_request_equal_the_rows_of_the_file(load: Load,
         for name in of_numbers:
             with pytest.raises(UserError, match=f"column {name}: the number .* may be {formats[name]}.*, or seconds"):
                 rows.arguments_of(loaded, reading, drift, {**example, name: in_seconds[name]})
+        for name in ("time", "plain"):
+            with pytest.raises(UserError, match=f"column {name}: the number .* is not a time in seconds since 1970"):
+                rows.arguments_of(loaded, reading, drift, {**example, name: [1_735_603_200_000]})
 
 
 def test_a_trained_model_reads_other_tables_as_in_training(load: Load, tmp_path: Path) -> None:
