@@ -1,4 +1,4 @@
-"""`python -m pipeline predict`: predict images, texts or rows of tables with an exported model."""
+"""`python -m pipeline predict`: predict images, texts, rows of tables or arrays with an exported model."""
 
 import argparse
 import glob
@@ -34,9 +34,9 @@ def _predict(options: argparse.Namespace) -> int:
         return predict(options)
 
 
-main = Command("predict", _predict, "Predict images, texts or rows of tables with an exported model.")
+main = Command("predict", _predict, "Predict images, texts, rows of tables or arrays with an exported model.")
 main.add_argument("model", metavar="RUN|MODEL", help="folder or id of a run, or models:/<name>@<alias>")
-main.add_argument("files", nargs="+", type=Path, help="images, text files or tables, or folders of them")
+main.add_argument("files", nargs="+", type=Path, help="images, texts, tables or arrays (.npz), or folders of them")
 main.add_argument(
     "--top", type=int, default=3, metavar="N", help="number of classes to print per image (default: %(default)s)"
 )

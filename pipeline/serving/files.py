@@ -17,6 +17,7 @@ from stages.features.kinds import WIDE_ROWS
 from stages.settings.folders import files_below
 from stages.settings.places import regular_file
 from stages.settings.table import TableSettings
+from stages.settings.table_files import format_of
 
 BATCH = 32
 """Number of images that are decoded and classified at once."""
@@ -36,7 +37,9 @@ def predict(options: argparse.Namespace) -> int:
     drift = models.drift_of(loaded)
     if options.root is not None and not signatures.images_among_columns(loaded):
         raise UserError(f"--root={options.root} requires a model of tables with images", "a command without --root")
-    if signatures.accepts_columns(loaded) or signatures.accepts_windows(loaded):
+    are_arrays = bool(files) and all(format_of(file) == "npz" for file in files)
+    are_rows = signatures.accepts_columns(loaded) or signatures.accepts_windows(loaded) or are_arrays
+    if are_rows:
         predict_rows = _forecast if signatures.accepts_windows(loaded) else _predict_tables
         try:
             code = predict_rows(loaded, models.reading_settings(loaded, files, options.root), options, drift)
@@ -49,7 +52,7 @@ def predict(options: argparse.Namespace) -> int:
         raise UserError(problem, "a model of tables, or a folder for the masks of a model of masks", "--json")
     else:
         code = _classify_images(loaded, files, options, drift)
-    for line in drift.sentences("these rows" if signatures.accepts_columns(loaded) else "these images"):
+    for line in drift.sentences("these rows" if are_rows else "these images"):
         print_warning(line)
     return code
 

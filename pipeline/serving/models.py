@@ -111,7 +111,7 @@ def encoded_function(loaded: Any) -> Any:
         shapes = {name: ["N", *spec.shape[1:]] for name, spec in row_arguments(loaded).items()}
         accepted = ", ".join(f"{name} [{', '.join(map(str, shape))}]" for name, shape in shapes.items())
         problem = f"the model accepts arrays ({accepted}), and no files of images, texts or tables"
-        raise UserError(problem, "`python -m pipeline serve` for such a model, which accepts arrays as JSON")
+        raise UserError(problem, "an .npz file of arrays; `python -m pipeline serve` also accepts them as JSON")
     return loaded.signatures[BYTES]
 
 

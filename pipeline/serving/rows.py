@@ -18,9 +18,10 @@ from stages.errors import UserError
 from stages.features.dates import FIRST, LAST
 from stages.features.drift import Drift
 from stages.settings.date_formats import DateFormat
+from stages.settings.npz import arrays_in
 from stages.settings.places import regular_file
 from stages.settings.table import Header, TableSettings
-from stages.settings.table_files import files_of
+from stages.settings.table_files import files_of, format_of
 
 BATCH = 2**14
 """Number of rows that are predicted at once."""
@@ -46,7 +47,11 @@ def rows_of_files(
     texts = [file for file in files if file.suffix.lower() == ".txt"] if accepts_texts(loaded) else []
     for text in texts:
         yield str(text), 1, {TEXT: np.array([read_text(text, settings.encoding)], object)}
-    paths = [file for file in files if file not in texts]
+    packed = [file for file in files if format_of(file) == "npz"]
+    for file, path in zip(names_of(packed), packed, strict=True):
+        for first, arrays in _rows_of_arrays(loaded, path, settings, drift):
+            yield file, first, arrays
+    paths = [file for file in files if file not in texts and file not in packed]
     headers = [Header.of([path], settings.delimiter, settings.encoding) for path in paths]
     named = [_columns(loaded, drift, header.columns, str(header.files[0])) for header in headers]
     for file, header, columns in zip(names_of(paths), headers, named, strict=True):
@@ -64,6 +69,72 @@ def rows_of_files(
                 yield file, start + 1, arrays
 
 
+def _rows_of_arrays(
+    loaded: Any, path: Path, settings: TableSettings, drift: Drift
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yield the number of the first row, and arrays [N, …] of an `.npz` file as arguments of the model.
+
+    The array of a model with a single argument may be called `x`, as in training.
+
+    Raises:
+        UserError: If the file cannot be read, lacks an array, or has one that the model does not accept.
+    """
+    import pandas as pd
+
+    if images_among_columns(loaded):
+        raise UserError(f"{path}: the model accepts image files next to columns, and no arrays", "a table")
+    arguments, arrays = row_arguments(loaded), arrays_in(path)
+    names = [*arguments, *(drift.columns.get(name, name) for name in arguments), "x"]
+    alone = next((name for name in names if name in arrays), None) if len(arguments) == 1 else None
+    columns = _columns(loaded, drift, list(arrays), str(path)) if alone is None else dict.fromkeys(arguments, alone)
+    given = {name: arrays[column] for name, column in columns.items()}
+    for name, array in given.items():
+        spec = arguments[name]
+        if 1 < array.ndim == spec.shape.rank - 1 and spec.shape[-1] == 1:
+            given[name] = array = array[..., np.newaxis]  # gray images, and series with a single channel
+        if not spec.shape.is_compatible_with(array.shape) or len(array) != len(next(iter(given.values()))):
+            shown = ", ".join(map(str, ["N", *spec.shape[1:]]))
+            problem = f"{path}: {columns[name]} has the shape {array.shape}"
+            raise UserError(problem, f"the shape [{shown}], with the same N in all arrays")
+    plain = {name: column for name, column in columns.items() if arguments[name].shape.rank == 1}
+    if plain:
+        frame = pd.DataFrame({column: given[name] for name, column in plain.items()})
+        given |= _typed(loaded, settings, drift, frame, plain, str(path))
+    size = IMAGE_BATCH if any(array.ndim == 4 for array in given.values()) else BATCH
+    for start in range(0, len(next(iter(given.values()))), size):
+        part = {name: array[start : start + size] for name, array in given.items()}
+        wide = {name: arguments[name].dtype.as_numpy_dtype for name in part if name not in plain}
+        yield start + 1, part | {name: part[name].astype(dtype) for name, dtype in wide.items()}
+
+
+def _typed(
+    loaded: Any, settings: TableSettings, drift: Drift, frame: Any, columns: Mapping[str, str], where: str
+) -> dict[str, np.ndarray]:
+    """Return columns of a data frame as arguments of the model, read like the columns of a CSV file.
+
+    Args:
+        loaded: The SavedModel.
+        settings: How to read values.
+        drift: The columns of the training data.
+        frame: The data frame.
+        columns: The columns by arguments of the model.
+        where: The name of the file or the request, for errors.
+
+    Raises:
+        UserError: If a column has a value that the model does not accept.
+    """
+    import pyarrow as pa
+
+    from stages.data.tables import Rows, reading_of
+
+    texts = as_texts(frame[[*dict.fromkeys(columns.values())]], settings)
+    rows = Rows(where, pa.table(texts), [(where, len(frame))], **reading_of(settings))
+    rows = rows.with_names(_names_in_training(columns, drift))
+    seconds = [name for name in columns.values() if _are_seconds(name, frame[name], rows.date_of(name), where)]
+    formats = {column: pattern for column, pattern in rows.date_format.items() if column not in seconds}
+    return _reader(loaded, replace(rows, date_format=formats), columns)(slice(None))
+
+
 def arguments_of(loaded: Any, settings: TableSettings, drift: Drift, data: Any) -> dict[str, np.ndarray]:
     """Return the columns of a request as arguments of the model, read like the columns of a CSV file.
 
@@ -78,9 +149,6 @@ def arguments_of(loaded: Any, settings: TableSettings, drift: Drift, data: Any) 
         ValueError, TypeError: If the vectors of a column do not make an array.
     """
     import pandas as pd
-    import pyarrow as pa
-
-    from stages.data.tables import Rows, reading_of
 
     arguments = row_arguments(loaded)
     by_name = data if hasattr(data, "items") else {next(iter(arguments)): data}
@@ -89,12 +157,7 @@ def arguments_of(loaded: Any, settings: TableSettings, drift: Drift, data: Any) 
     wide = {name: column for name, column in columns.items() if arguments[name].shape.rank > 1}
     images = {name: columns[name] for name in images_among_columns(loaded)}
     plain = {name: column for name, column in columns.items() if name not in wide and name not in images}
-    texts = as_texts(frame[[*dict.fromkeys(plain.values())]], settings)
-    rows = Rows(REQUEST, pa.table(texts), [(REQUEST, len(frame))], **reading_of(settings))
-    rows = rows.with_names(_names_in_training(plain, drift))
-    seconds = [column for column in plain.values() if _are_seconds(column, frame[column], rows.date_of(column))]
-    formats = {column: pattern for column, pattern in rows.date_format.items() if column not in seconds}
-    arrays = _reader(loaded, replace(rows, date_format=formats), plain)(slice(None))
+    arrays = _typed(loaded, settings, drift, frame, plain, REQUEST)
     for name, column in images.items():
         where = [f"{REQUEST} row {place + 1}, column {column}" for place in range(len(frame))]
         arrays[name] = _images(frame[column].tolist(), where, _decoded)
@@ -191,8 +254,8 @@ def _names_in_training(columns: Mapping[str, str], drift: Drift) -> dict[str, st
     return {column: drift.columns.get(name, name) for name, column in columns.items()}
 
 
-def _are_seconds(column: str, values: Any, date: DateFormat) -> bool:
-    """Return whether dates of a request are numbers: seconds since 1970, as in the signature of the model.
+def _are_seconds(column: str, values: Any, date: DateFormat, where: str) -> bool:
+    """Return whether given dates are numbers: seconds since 1970, as in the signature of the model.
 
     Raises:
         UserError: If such a number may also be a date in the notation of training, or milliseconds.
@@ -200,7 +263,7 @@ def _are_seconds(column: str, values: Any, date: DateFormat) -> bool:
     given = [value for value in values.dropna() if isinstance(value, numbers.Real) and not isinstance(value, bool)]
     if given and date.is_of_numbers and not date.is_in_seconds:
         notation = f"{date.pattern} in {date.zone}" if date.zone else date.pattern
-        problem = f"{REQUEST}, column {column}: the number {given[0]} may be {notation}, or seconds as in the signature"
+        problem = f"{where}, column {column}: the number {given[0]} may be {notation}, or seconds as in the signature"
         raise UserError(problem, f'a date as a text, such as "{date.example}"')
     are_seconds = bool(date.pattern) and len(given) == values.notna().sum()
     other = next((value for value in given if not FIRST <= float(value) <= LAST), None) if are_seconds else None

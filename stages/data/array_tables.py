@@ -1,6 +1,5 @@
 """Arrays of time series as a table: a row for each step of each series, series by series."""
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages.errors import UserError
-from stages.settings.npz import SERIES, Layout
+from stages.settings.npz import SERIES, Layout, arrays_in
 
 ARROW_UNITS = ("D", "s", "ms", "us", "ns")
 """Units of dates that Arrow has."""
@@ -20,13 +19,7 @@ def table_in(path: Path) -> pa.Table:
     Raises:
         UserError: If the file cannot be read, or its arrays are not columns.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        expected = "arrays of numbers, strings or dates, without pickled objects"
-        raise UserError(f"{path} cannot be read ({error})", expected) from error
-    return table_of(arrays, path.name)
+    return table_of(arrays_in(path), path.name)
 
 
 def table_of(arrays: Mapping[str, np.ndarray], where: str) -> pa.Table:

@@ -112,6 +112,22 @@ def headers_in(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     return found
 
 
+def arrays_in(path: Path) -> "dict[str, np.ndarray]":
+    """Return the arrays in an `.npz` file by name.
+
+    Raises:
+        UserError: If the file cannot be read, or has pickled objects.
+    """
+    import numpy as np
+
+    try:
+        with np.load(regular_file(path), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        expected = "arrays of numbers, strings or dates, without pickled objects"
+        raise UserError(f"{path} cannot be read ({error})", expected) from error
+
+
 def layout_in(path: Path) -> Layout:
     """Return the layout of the arrays in an `.npz` file.
 

@@ -86,9 +86,9 @@ def test_available_ports_are_returned_and_others_refused(capsys: Printed) -> Non
     assert 20_000 <= free_port(port, 5001) == port < 20_100
 
 
-def test_a_model_of_arrays_does_not_predict_for_files(tmp_path: Path) -> None:
+def test_a_model_of_arrays_does_not_predict_for_images(tmp_path: Path) -> None:
     argument = tf.TensorSpec((None, 24, 7), tf.float64, name="history")
     function = tf.function(lambda history: {"probabilities": history[:, 0]}, input_signature=[argument])
     tf.saved_model.save(tf.Module(), tmp_path, signatures={"serving_default": function})
-    with pytest.raises(UserError, match=r"accepts arrays \(history \[N, 24, 7\]\).*`python -m pipeline serve`"):
+    with pytest.raises(UserError, match=r"accepts arrays \(history \[N, 24, 7\]\).*an \.npz file"):
         encoded_function(tf.saved_model.load(tmp_path))

@@ -16,6 +16,7 @@ from pipeline.commands import predict
 from pipeline.serving.models import reading_settings
 from pipeline.serving.rows import arguments_of, rows_of_files
 from stages.data.tables import Typed, read, read_files
+from stages.errors import UserError
 from stages.features.drift import Drift
 from stages.settings.table import Header, TableSettings
 from stages.settings.table_files import files_of
@@ -110,6 +111,66 @@ def test_a_value_is_the_same_in_training_in_a_file_and_in_a_request(tmp_path: Pa
             np.testing.assert_array_equal(taken[name], expected)
     np.testing.assert_array_equal(trained["weight"], [1200.5, 3, np.nan])
     np.testing.assert_array_equal(trained["share"], [-1200.5, 7.25, -1])
+
+
+def model_of(**specs: tuple[Any, list[int]]) -> Any:
+    """Return a model that accepts columns with a dtype and a shape, without the number of rows."""
+    signature = ((), {name: tf.TensorSpec([None, *shape], kind) for name, (kind, shape) in specs.items()})
+    return SimpleNamespace(signatures={"serving_default": SimpleNamespace(structured_input_signature=signature)})
+
+
+def arrays_read(loaded: Any, path: Path) -> list[tuple[str, int, dict[str, np.ndarray]]]:
+    known = {"history": "series", "images": "features"}
+    none: dict[str, Any] = {"kind": "number", "borders": [], "shares": []}
+    drift = Drift(json.dumps({name: {**none, "column": column} for name, column in known.items()}))
+    return [*rows_of_files(loaded, reading_settings(loaded, [path]), drift)]
+
+
+def test_arrays_of_a_file_are_the_arguments_of_a_model(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Their values are those of a table, and the only array may be called `x`, like in training."""
+    monkeypatch.setattr("pipeline.serving.rows.BATCH", 2)
+    size, color, wide = (
+        np.array([1.5, np.nan, 3]),
+        np.array(["red", "", "blüe"]),
+        np.arange(6, dtype="f4").reshape(3, 2),
+    )
+    np.savez(tmp_path / "new.npz", size=size, color=color, wide=wide, other=np.zeros(9))
+    columns = model_of(size=(tf.float64, []), color=(tf.string, []), wide=(tf.float64, [2]))
+    [(file, first, start), (_, second, rest)] = arrays_read(columns, tmp_path / "new.npz")
+    assert (file, first, second) == ("new.npz", 1, 3)
+    for name, expected in {"size": size, "color": color, "wide": wide}.items():
+        np.testing.assert_array_equal(np.concatenate([start[name], rest[name]]), expected)
+    assert start["wide"].dtype == np.float64
+    series, pixels = np.ones((3, 4, 2)), np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
+    for name, loaded, array, as_given in (
+        ("history", model_of(history=(tf.float64, [4, 2])), series, series),
+        ("history", model_of(history=(tf.float64, [4, 1])), series[..., 0], series[..., :1]),
+        ("images", model_of(images=(tf.float32, [3, 3, 1])), pixels, pixels[..., np.newaxis]),
+    ):
+        for called in ("x", name, "series" if name == "history" else "features"):
+            np.savez(tmp_path / "alone.npz", **{called: array, "y": np.zeros(3)})  # type: ignore[arg-type]
+            found = arrays_read(loaded, tmp_path / "alone.npz")
+            np.testing.assert_array_equal(np.concatenate([part[name] for *_, part in found]), as_given)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.zeros((3, 5, 2))}, r"a\.npz: x has the shape \(3, 5, 2\)\. Expected the shape \[N, 4, 2\]"),
+        ({"y": np.zeros(3)}, r"a\.npz has no column series\. Expected the columns that the model requires: series"),
+        ({"x": np.array([{}, {}])}, r"a\.npz cannot be read .*without pickled objects"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(UserError, match=message):
+        arrays_read(model_of(history=(tf.float64, [4, 2])), tmp_path / "a.npz")
+
+
+def test_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", size=np.zeros(3), wide=np.zeros((4, 2)))
+    with pytest.raises(UserError, match=r"wide has the shape \(4, 2\).*the same N in all arrays"):
+        arrays_read(model_of(size=(tf.float64, []), wide=(tf.float64, [2])), tmp_path / "a.npz")
 
 
 def test_without_an_output_file_one_line_per_row_is_printed(run: Path, table: Path, capsys: Printed) -> None:
