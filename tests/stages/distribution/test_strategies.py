@@ -58,8 +58,7 @@ CHOSEN: Mapping[str, list[str]] = {
     "mirrored 2": [
         "own loss, penalty and metric", "XLA (mlp)", "bfloat16", "float16", OVERFLOW, *SHARES,
     ],
-    "mirrored 3": [*SHARES, "own loss, penalty and metric"],
-    "mirrored 4": ["BatchNorm synchronized"],
+    "mirrored 3": SHARES,
     "central_storage 2": [*PLACED, "own loss, penalty and metric", "XLA (mlp)"],
     "central_storage 3": ["Adam, dropout"],
     "model_parallel 2": [*PLACED, "Adam, dropout"],  # a loss of its own is refused, XLA elsewhere

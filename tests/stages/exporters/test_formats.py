@@ -127,10 +127,12 @@ def test_every_precision_and_placement_is_exported_in_every_format(policy: str, 
     """Within the limits that the formats have by themselves; in float64 as in float32.
 
     The formats read the weights of one replica, or of a copy on one device and in float32. Servers make the same copy.
+    LiteRT converts that copy to float16 and int8 as in the test above.
     """
-    metrics = exported(tmp_path, trained(where(), policy)).record.metrics
-    for name in FORMATS:
-        assert metrics[f"export/{name}/agreement"] >= (0.99 if name == "litert_int8" else 0.995), name
+    formats = {name: given for name, given in FORMATS.items() if name not in ("litert_float16", "litert_int8")}
+    metrics = exported(tmp_path, trained(where(), policy), **formats).record.metrics
+    for name in formats:
+        assert metrics[f"export/{name}/agreement"] >= 0.995, name
         if name == "saved_model" or (policy == "float64" and "litert_" not in name):
             assert metrics[f"export/{name}/max_abs_diff"] <= 1e-5, name
 
