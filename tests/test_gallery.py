@@ -51,7 +51,7 @@ class Example:
 
 RUN = ("run", "folder", "best epoch", "test", "verdict")
 SEARCH = ("best trial", "run it", "comparison")
-BARE = {"pipeline.inspect": "null", "pipeline.export": "null"}
+BARE = {"pipeline.inspect": "null", "pipeline.export": "null", "tracking": "off"}
 SMALL = {"model.network.filters": "[4,8]"}
 
 EXAMPLES = {

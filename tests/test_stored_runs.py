@@ -54,7 +54,7 @@ def killed(root: Path) -> Run:
     """The run that was killed, after it was resumed."""
     run = Run(make.run_folder(root, KILLED))
     assert run.status == "INTERRUPTED"
-    return run_experiment([f"resume={run.folder.name}"])
+    return run_experiment([f"resume={run.folder.name}", "tracking=off"])
 
 
 @pytest.fixture(params=WORDS)
@@ -90,13 +90,14 @@ def test_a_killed_run_ends_with_the_weights_of_an_uninterrupted_run(killed: Run)
 
 
 def test_a_fork_trains_on(name: str, run: Run) -> None:
-    fork = run_experiment(make.fork_words(run.folder, name))
+    fork = run_experiment([*make.fork_words(run.folder, name), "tracking=off"])
     assert list(fork.history.index) == [make.EPOCHS + 1]
     assert_close(make.last_epoch(fork.folder), use(name).fork, tolerance(name))
 
 
 def test_an_evaluation_gives_the_same_metrics(name: str, run: Run) -> None:
-    again = run_experiment(["from=evaluate", f"run={run.folder.name}", "pipeline.export=null", f"name={name}_again"])
+    words = ("pipeline.export=null", "evaluate.baseline=false", "tracking=off")
+    again = run_experiment(["from=evaluate", f"run={run.folder.name}", f"name={name}_again", *words])
     assert again.summary.stages["train"].status == "reused"
     assert_close(make.test_metrics(again.folder), make.test_metrics(run.folder), 1e-6)
     assert_close(make.test_metrics(again.folder), use(name).test, tolerance(name))

@@ -295,7 +295,7 @@ def test_settings_of_keras_in_a_notebook_do_not_change_a_run_and_are_restored_af
         np.seterr(all="raise")
         tf.config.run_functions_eagerly(True)
         again = run_experiment(["model=mlp", "train.epochs=2", "name=again", "pipeline.export=null",
-                                f"outputs={outputs}"])  # fmt: skip
+                                "tracking=off", f"outputs={outputs}"])  # fmt: skip
         assert {name: getattr(keras.config, name)() for name in usual} == usual
         assert keras.config.dtype_policy().name == "mixed_bfloat16"
         assert (np.geterr()["over"], tf.config.functions_run_eagerly()) == ("raise", True)
