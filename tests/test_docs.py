@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.api import Run
 from pipeline.command_line.arguments import read_arguments
 from pipeline.command_line.compose import Composer
 from pipeline.config.experiment import read
@@ -15,7 +16,7 @@ from pipeline.console import Console
 from pipeline.decide.job import Job
 from pipeline.launch.run import run_job
 from pipeline.runs.summary import Summary
-from tests import commands, module_map
+from tests import module_map
 from tests.conftest import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -104,29 +105,18 @@ def test_every_column_of_a_table_has_a_header(page: Path) -> None:
             assert header.count("|") == line.count("|"), header
 
 
-NOTEBOOK = """
-import sys
-
-if __name__ == "__main__":  # the jobs of the sweep import this module
-    namespace = {}
-    for block in sys.argv[2:]:
-        made = namespace.get("run")
-        exec(block.replace("4d9eb298", made.summary.run_id[:8] if made else ""), namespace)
-    print(namespace["run"].folder, namespace["run"].status, namespace["exported"] is not None)
-"""
-
-
 @pytest.mark.slow
-def test_blocks_of_the_page_on_notebooks_run(outputs: Path) -> None:
-    """The id of the run on the page is replaced by the id of the run that the first block makes.
-
-    With `-m`, the process has a server for the jobs of its sweep, which need not import TensorFlow.
-    """
-    (outputs.parent / "notebook.py").write_text(NOTEBOOK)
-    page = blocks("how-to/notebooks.md", "python")
-    done = commands.succeed("-m", *page, module="notebook", cwd=outputs.parent)
-    folder, status, is_exported = done.stdout.splitlines()[-1].split()
-    assert (status, is_exported, Path(folder).parent.parent) == ("FINISHED", "True", outputs / "runs")
+def test_blocks_of_the_page_on_notebooks_run(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The id of the run on the page is replaced by the id of the run that the first block makes."""
+    monkeypatch.chdir(outputs.parent)
+    namespace: dict[str, object] = {}
+    for block in blocks("how-to/notebooks.md", "python"):
+        made = namespace.get("run")
+        exec(block.replace("4d9eb298", str(made.summary.run_id)[:8] if isinstance(made, Run) else ""), namespace)
+    run = namespace["run"]
+    assert isinstance(run, Run)
+    assert (run.status, run.folder.parent.parent) == ("FINISHED", outputs / "runs")
+    assert namespace["exported"] is not None
 
 
 @pytest.mark.slow
