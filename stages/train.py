@@ -12,6 +12,7 @@ from stages.networks.batch_norm import normalizing_by_batch
 from stages.reporter import Reporter
 from stages.results import Dataset, Model, Strategy, Trained
 from stages.settings.train import FitSettings, TrainSettings
+from stages.training.blending import blended
 from stages.training.calibration import calibrated
 from stages.training.engines import engine_for
 from stages.training.trainer import Trainer
@@ -50,7 +51,9 @@ def train(  # noqa: PLR0913  # a stage's parameters name its inputs
     settings = replace(settings, early_stopping_patience=settings.patience(dataset.images is not None))
     check(model, dataset, strategy, settings, reporter)
     trained = Trainer(model, dataset, strategy, settings, reporter, folder, cache).train()
-    return calibrated(trained, dataset, strategy, reporter) if settings.calibrate else trained
+    if not settings.calibrate:
+        return trained
+    return blended(calibrated(trained, dataset, strategy, reporter), dataset, strategy, reporter)
 
 
 def fit(

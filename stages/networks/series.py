@@ -30,6 +30,9 @@ DAY_WIDTH = {"year": 16, "month": 8}
 MEMBERS = 4
 """Number of members of the head of `causal_cnn` and `gru`."""
 
+BLEND = "blend_with_naive"
+"""Name of the layer whose two weights are the shares of the network and of the seasonal naive forecast."""
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -136,14 +139,20 @@ class Steps:
             parts += [ops.mean(self.bounded[:, -count:], axis=1) for count in counts]
         return _joined(parts)
 
+    def past_season(self, count: int) -> Any:
+        """Return the past targets, `count` seasons ago, at the place of each next step, [b, horizon, targets]."""
+        places = self._places(count)
+        return ops.take(self.targets, places.astype(np.int32), axis=1)
+
     @property
     def seasonal(self) -> Any:
         """The past targets at the place of each next step in its season, the latest season first, [b, horizon, c]."""
-        season, window = self.facts.season, self.facts.window
-        steps = np.arange(self.facts.horizon)
-        last = window - season + steps % season
-        places = [last - season * count for count in range(SEASONS) if (last - season * count >= 0).all()]
-        return _joined([ops.take(self.targets, place.astype(np.int32), axis=1) for place in places])
+        counts = [count for count in range(1, SEASONS + 1) if (self._places(count) >= 0).all()]
+        return _joined([self.past_season(count) for count in counts])
+
+    def _places(self, count: int) -> np.ndarray:
+        season = self.facts.season
+        return self.facts.window - season * count + np.arange(self.facts.horizon) % season
 
     def answers(self, context: Any, outputs: int, hidden: Sequence[int], dropout: float, members: int) -> Any:
         """Return outputs of members, [b, members, outputs], from what a network makes of the window.
@@ -226,11 +235,22 @@ class Steps:
         return keras.layers.Dense(width, name=f"of_{name}")(rows)
 
     def in_units(self, scaled: Any) -> Any:
-        """Return outputs that are relative to the window, [b, …, outputs], as the targets are."""
+        """Return outputs that are relative to the window, [b, …, outputs], as the targets are.
+
+        If there is one for each target, BLEND adds a share of the seasonal naive forecast, which is 0 until training
+        ends; see `blended`.
+        """
         answered = self.facts.horizon * self.facts.targets
         of_target = scaled.shape[-1] // answered
         steps = math.prod(scaled.shape[1:]) // (self.facts.targets * of_target)
         by_target = ops.reshape(scaled, (-1, steps, self.facts.targets, of_target))
+        if of_target == 1:
+            naive = ops.tile(self.past_season(1), (1, steps // self.facts.horizon, 1))
+            both = ops.concatenate([by_target, ops.cast(ops.expand_dims(naive, -1), by_target.dtype)], axis=-1)
+            layer = keras.layers.Dense(
+                1, use_bias=False, kernel_initializer="identity", trainable=False, dtype=last_dtype(), name=BLEND
+            )
+            by_target = layer(both)
         return ops.reshape(by_target * self.scale + self.level, (-1, *scaled.shape[1:]))
 
     def model(self, outputs: Any, name: str) -> keras.Model:

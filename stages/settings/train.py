@@ -282,7 +282,8 @@ class TrainSettings:
     included."""
     calibrate: bool = False
     """Whether the weights of the last layer are divided by a temperature, fitted on the validation split, after which
-    probabilities are neither too high nor too low. For classes and labels. The default for tables is true."""
+    probabilities are neither too high nor too low. For classes and labels. A forecast gets a share of the seasonal
+    naive forecast that is fitted there, too. The default for tables and series is true."""
     restore_best: bool = True
     """Whether the run ends with the weights of the best epoch, instead of those of the last epoch."""
     early_stopping_patience: int | None = number(None, at_least=0, unit="epochs; 0: never")

@@ -82,7 +82,7 @@ def calibrated(trained: Trained, dataset: Dataset, strategy: Strategy, reporter:
         why = "the last layer is not linear" if layer is None else f"validation has only {len(val)} {dataset.unit}"
         reporter.log(f"probabilities are not calibrated, because {why}")
         return trained
-    outputs = _outputs(model, dataset, strategy)
+    outputs = outputs_of(model, dataset, strategy)
     targets = tf.constant(np.asarray(val.targets[:]))
     head, weights = model.task.head, val.weights
 
@@ -121,7 +121,7 @@ def _last_layer(model: Model) -> keras.layers.Layer | None:
     return last if is_linear and given == "logits" and last.activation is keras.activations.linear else None
 
 
-def _outputs(model: Model, dataset: Dataset, strategy: Strategy) -> np.ndarray:
+def outputs_of(model: Model, dataset: Dataset, strategy: Strategy) -> np.ndarray:
     """Return the outputs of the network for the validation split, float32 [n, ...]."""
     head = OutputsHead(model.task.targets, model.task.head)
     scorer = Scorer(strategy, replace(model, task=replace(model.task, head=head)))
