@@ -9,6 +9,7 @@ from keras import ops
 
 from stages.features.kinds import HISTORY, Schema
 from stages.features.windows import TIME, CalendarFeature, StepFeature, WindowFeature
+from stages.networks.precision import last_dtype
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The shape of each input, by name."""
@@ -131,3 +132,21 @@ def mean_where(values: Any, is_word: Any) -> Any:
 def embedding_width(values: int) -> int:
     """Return how many numbers stand for one of `values` categories (J. Howard and S. Gugger, fastai, 2020)."""
     return min(600, round(1.6 * values**0.56))
+
+
+def member_outputs(values: Any, outputs: int, initializer: Any = "glorot_uniform") -> Any:
+    """Return a linear output of each member, [b, members, outputs], from [b, members, d], of the last layer's dtype.
+
+    The axis of 1 keeps Keras from computing a bias [members, 1] by `tf.nn.bias_add` with the channels first, which
+    LiteRT lacks (`keras/src/backend/tensorflow/numpy.py`, `add`).
+    """
+    _, members, width = values.shape
+    heads = keras.layers.EinsumDense(
+        "bzkh,kho->bzko",
+        (1, members, outputs),
+        bias_axes="ko",
+        kernel_initializer=initializer,
+        dtype=last_dtype(),
+        name="heads",
+    )
+    return ops.reshape(heads(ops.reshape(values, (-1, 1, members, width))), (-1, members, outputs))

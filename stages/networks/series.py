@@ -12,7 +12,7 @@ from keras import ops
 from stages.errors import UserError
 from stages.features.kinds import HISTORY
 from stages.features.windows import DAYS, PLACES_OF_DAYS, TIME, WAVES
-from stages.networks.joined import SeriesFacts, Shapes, embedding_width, mean_of_words
+from stages.networks.joined import SeriesFacts, Shapes, embedding_width, mean_of_words, member_outputs
 from stages.networks.precision import last_dtype
 
 LEAST_SCALE = 0.01
@@ -217,10 +217,7 @@ class Steps:
             value = keras.layers.Dense(units, activation="relu")(value)
         value = keras.layers.Dropout(dropout)(value) if dropout else value
         last = ops.repeat(self.bounded[:, -1:], members, axis=1)
-        value = _joined([ops.reshape(value, (-1, members, hidden[-1])), last])
-        return keras.layers.EinsumDense(
-            "bkh,kho->bko", (members, outputs), bias_axes="ko", dtype=last_dtype(), name="heads"
-        )(value)
+        return member_outputs(_joined([ops.reshape(value, (-1, members, hidden[-1])), last]), outputs)
 
     @staticmethod
     def _first(values: Any, width: int, members: int, name: str) -> Any:

@@ -8,8 +8,7 @@ import numpy as np
 from keras import ops
 
 from stages.features.encoder import NUMBERS
-from stages.networks.joined import Shapes, TableFacts, mean_of_words
-from stages.networks.precision import last_dtype
+from stages.networks.joined import Shapes, TableFacts, mean_of_words, member_outputs
 
 LARGEST = 8.0
 """Bound of the absolute value of standardized numbers, which far larger ones approach."""
@@ -79,16 +78,9 @@ def tabular(
         value = keras.layers.Dropout(dropped)(value) if dropped else value
     grouped = ops.reshape(value, (-1, members, hidden[-1] if hidden else joined.shape[-1]))
     limit = grouped.shape[-1] ** -0.5
-    heads = keras.layers.EinsumDense(
-        "bkh,kho->bko",
-        (members, outputs),
-        bias_axes="ko",
-        kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
-        dtype=last_dtype(),
-        name="heads",
-    )
+    answers = member_outputs(grouped, outputs, keras.initializers.RandomUniform(-limit, limit))
     given = inputs if len(inputs) > 1 or isinstance(input_shape, Mapping) else next(iter(inputs.values()))
-    return keras.Model(given, heads(grouped), name="tabular")
+    return keras.Model(given, answers, name="tabular")
 
 
 def _bins(numbers: Any, binned: Sequence[int], edges: Sequence[Sequence[float]]) -> Any:

@@ -17,6 +17,7 @@ from stages.load.synthetic import synthetic
 from stages.networks.applications import application, preprocessing
 from stages.networks.batch_norm import BatchNormalization
 from stages.networks.cnn import cnn, cnn_photo, resnet
+from stages.networks.joined import member_outputs
 from stages.networks.mlp import mlp
 from stages.networks.rescaling import for_pixels_of
 from stages.normalize import normalize
@@ -155,3 +156,18 @@ def test_what_keras_has_not_is_refused(name: str, given: dict[str, Any], message
     side = given.pop("side", 32)
     with pytest.raises(UserError, match=message):
         build(ApplicationSettings(name=name, **given), dataset=images(side=side))
+
+
+@pytest.mark.parametrize(("members", "outputs"), [(8, 1), (1, 3), (4, 4)])
+def test_outputs_of_members_are_products_that_litert_has(members: int, outputs: int) -> None:
+    """With a single output, Keras would add the bias with the channels first."""
+    values = keras.Input((members, 5))
+    network = keras.Model(values, member_outputs(values, outputs))
+    kernel, bias = network.get_layer("heads").get_weights()
+    network.get_layer("heads").set_weights([kernel, bias := np.arange(bias.size, dtype="f4").reshape(bias.shape)])
+    given = np.random.default_rng(0).normal(size=(3, members, 5)).astype("f4")
+    expected = np.einsum("bkh,kho->bko", given, kernel) + bias
+    np.testing.assert_allclose(network(given), expected, rtol=1e-5, atol=1e-6)
+    function = tf.function(network, input_signature=[tf.TensorSpec((None, members, 5))])
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()], network)
+    assert converter.convert()
