@@ -268,7 +268,7 @@ def _are_seconds(column: str, values: Any, date: DateFormat, where: str) -> bool
     are_seconds = bool(date.pattern) and len(given) == values.notna().sum()
     other = next((value for value in given if not FIRST <= float(value) <= LAST), None) if are_seconds else None
     if other is not None:
-        problem = f"{REQUEST}, column {column}: the number {other} is not a time in seconds since 1970"
+        problem = f"{where}, column {column}: the number {other} is not a time in seconds since 1970"
         raise UserError(problem, f'a year from 1 to 9999, or a date as a text, such as "{date.example}"')
     return are_seconds
 

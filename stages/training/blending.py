@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from stages.data.columns import blocks_of
 from stages.features.kinds import HISTORY
 from stages.networks.keras_internals import all_layers
 from stages.networks.series import BLEND
@@ -36,7 +37,8 @@ def blended(trained: Trained, dataset: Dataset, strategy: Strategy, reporter: Re
     loss = getattr(model.task.loss, "one", model.task.loss)  # of a single member
     outputs = _merged(model, outputs_of(model, dataset, strategy))
     truth = tf.constant(np.asarray(val.targets[:]))
-    naive = targets.standardized(tf.constant(targets.forecasts(np.asarray(val.features[HISTORY][:]))), outputs.dtype)
+    forecasts = np.concatenate([targets.forecasts(block) for block in blocks_of(val.features[HISTORY])])
+    naive = targets.standardized(tf.constant(forecasts), outputs.dtype)
     losses = [float(tf.reduce_mean(loss.of_each(truth, outputs + share * (naive - outputs)))) for share in SHARES]
     share = float(SHARES[int(np.argmin(losses))])
     layer.kernel.assign((1 - share) * layer.kernel + share * np.array([[0], [1]]))
