@@ -19,6 +19,8 @@ from stages.targets import arguments_of
 def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any]:
     """Load `settings.weights` into `network` or its backbone; other weights keep their initial values.
 
+    If several encoders have a backbone, each gets the same weights.
+
     Returns:
         Parameters to record: `weights_loaded`, the number of arrays, and `weights_of`, `network` or `backbone`.
 
@@ -27,7 +29,6 @@ def load_weights(network: keras.Model, settings: ModelSettings) -> dict[str, Any
     """
     if settings.weights == "none":
         return {}
-    _refuse_several(network, f"model.weights={settings.weights}")
     _refuse_adapted(network, settings.weights)
     if settings.weights == "imagenet":
         count, part = _from_applications(network, settings)
@@ -45,8 +46,7 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
     Keras adds a layer to them for ImageNet's weights alone (keras/src/applications/efficientnet.py), and their
     Normalization takes the statistics of its arguments only when it is adapted.
     """
-    backbone = backbone_of(network)
-    layers = all_layers(backbone) if backbone is not None else []
+    layers = [layer for backbone in backbones_of(network) for layer in all_layers(backbone)]
     if any(isinstance(layer, keras.layers.Normalization) for layer in layers):
         raise UserError(
             f"model.weights={weights} is not supported for a network with a Normalization layer, which would use only "
@@ -57,45 +57,51 @@ def _refuse_adapted(network: keras.Model, weights: str) -> None:
 
 
 def _from_applications(network: keras.Model, settings: ModelSettings) -> tuple[int, str]:
-    """Have keras.applications build the backbone with its own weights, which Keras downloads once into ~/.keras."""
-    backbone = backbone_of(network)
+    """Have keras.applications build the backbones with its own weights, which Keras downloads once into ~/.keras."""
+    backbones = backbones_of(network)
     encoders = [encoder_settings(name, value) for name, value in settings.encoders.items()]
     named = [arguments_of(one) for one in (settings.network, *encoders)]
-    chosen = next((one for one in named if hasattr(keras.applications, str(one.get("name")))), {})
-    make = getattr(keras.applications, str(chosen.get("name")), None)
-    if backbone is None or make is None:
+    chosen = [one for one in named if hasattr(keras.applications, str(one.get("name")))]
+    if not backbones or not chosen:
         raise _refused("imagenet", "fit only the networks of keras.applications")
-    shape, arguments = tuple(backbone.input_shape[1:]), chosen.get("arguments") or {}
-    try:
-        with tf.device("/cpu:0"):
-            donor = make(include_top=False, weights="imagenet", input_shape=shape, **arguments)
-    except Exception as error:  # Keras raises no narrower one where there is no network
-        raise UserError(
-            f"model.weights=imagenet cannot be loaded ({one_line(error)})",
-            "an internet connection, or a file with the weights of the backbone",
-            "model.weights=<file.weights.h5>",
-        ) from error
-    backbone.set_weights(donor.get_weights())
-    return len(backbone.weights), BACKBONE
+    made = [(one["name"], one.get("arguments") or {}) for one in chosen]
+    if any(one != made[0] for one in made):
+        raise _refused("imagenet", f"are those of one network, but the encoders are {made[0][0]} and others")
+    [(name, arguments), *_] = made
+    for backbone in backbones:
+        shape = tuple(backbone.input_shape[1:])
+        try:
+            with tf.device("/cpu:0"):
+                make = getattr(keras.applications, name)
+                donor = make(include_top=False, weights="imagenet", input_shape=shape, **arguments)
+        except Exception as error:  # Keras raises no narrower one where there is no network
+            raise UserError(
+                f"model.weights=imagenet cannot be loaded ({one_line(error)})",
+                "an internet connection, or a file with the weights of the backbone",
+                "model.weights=<file.weights.h5>",
+            ) from error
+        backbone.set_weights(donor.get_weights())
+    return sum(len(backbone.weights) for backbone in backbones), BACKBONE
 
 
 def _from_path(network: keras.Model, path: Path) -> tuple[int, str]:
     """Load a file or a SavedModel of the network, of its backbone, or of a network with the same backbone."""
-    exported, backbone = _saved_model(path), backbone_of(network)
-    targets = {"network": network}
-    if backbone is not None and exported is None:  # a file may be that of the backbone alone
-        targets[BACKBONE] = backbone
-    in_backbone = {id(weight) for weight in (backbone.weights if backbone is not None else ())}
+    exported, backbones = _saved_model(path), backbones_of(network)
+    targets = {"network": [network]}
+    if backbones and exported is None:  # a file may be that of the backbone alone
+        targets[BACKBONE] = backbones
+    in_backbones = {id(weight) for backbone in backbones for weight in backbone.weights}
     before, reason = network.get_weights(), ""
-    for name, target in targets.items():
-        missing, why = _filled(target, path) if exported is None else _assigned(target, exported)
+    for name, parts in targets.items():
+        filled = [_filled(part, path) if exported is None else _assigned(part, exported) for part in parts]
+        missing, why = next((one for one in filled if one[0]), filled[0])
         if not missing:
-            return len(target.weights), name
-        if in_backbone and not any(id(weight) in in_backbone for weight in missing):  # another head
+            return sum(len(part.weights) for part in parts), name
+        if in_backbones and not any(id(weight) in in_backbones for weight in missing):  # another head
             for weight, value in zip(network.weights, before, strict=True):
-                if id(weight) not in in_backbone:
+                if id(weight) not in in_backbones:
                     weight.assign(value)
-            return len(in_backbone), BACKBONE
+            return len(in_backbones), BACKBONE
         network.set_weights(before)
         reason = f"do not fit the {name}: {missing[0].path} {list(missing[0].shape)} is missing {why}"
     raise _refused(str(path), reason)
@@ -160,27 +166,25 @@ BACKBONE = "backbone"
 """Name of the layer, itself a network, below the head."""
 
 
-def backbone_of(network: keras.Model) -> keras.Model | None:
-    """Return the network inside `network` that is named `backbone`, or None."""
+def backbones_of(network: keras.Model) -> list[keras.Model]:
+    """Return the networks inside `network` that are named `backbone`; several encoders may have one each."""
     candidates = (layer for layer in all_layers(network, include_self=False) if layer.name == BACKBONE)
-    return next((layer for layer in candidates if isinstance(layer, keras.Model)), None)
+    return [layer for layer in candidates if isinstance(layer, keras.Model)]
 
 
-def _refuse_several(network: keras.Model, setting: str) -> None:
-    names = [layer.name for layer in all_layers(network, include_self=False) if isinstance(layer, keras.Model)]
-    if names.count(BACKBONE) > 1:
-        problem = f"{setting} supports only one network named {BACKBONE}, but {names.count(BACKBONE)} encoders have one"
-        raise UserError(problem, "a backbone in one of the encoders")
+def backbone_of(network: keras.Model) -> keras.Model | None:
+    """Return the first network inside `network` that is named `backbone`, or None."""
+    return next(iter(backbones_of(network)), None)
 
 
 def is_frozen(network: keras.Model) -> bool:
-    """Return whether `network` has a backbone without trained weights."""
-    backbone = backbone_of(network)
-    return backbone is not None and not backbone.trainable
+    """Return whether `network` has a backbone, and none with trained weights."""
+    backbones = backbones_of(network)
+    return bool(backbones) and not any(backbone.trainable for backbone in backbones)
 
 
 def freeze(network: keras.Model) -> None:
-    """Freeze the weights of the backbone, and have it compute in inference mode from now on.
+    """Freeze the weights of the backbones, and have them compute in inference mode from now on.
 
     So BatchNorm uses its moving statistics unchanged, and dropout is off, in training too, and after `unfreeze`. Keras
     would pass the network's `training=True` on to every layer below, whatever the call in between says.
@@ -189,17 +193,17 @@ def freeze(network: keras.Model) -> None:
     Raises:
         UserError: where `network` has no backbone.
     """
-    _refuse_several(network, "model.frozen=true")
-    backbone = backbone_of(network)
-    if backbone is None:
+    backbones = backbones_of(network)
+    if not backbones:
         raise UserError(
             f"model.frozen=true: {network.name} has no layer named {BACKBONE}",
             "a network that contains a keras.Model of that name, as model=application does",
             "model.frozen=false",
         )
-    backbone.trainable = False
-    _infer_from_now_on(backbone)
-    set_untracked(backbone, _INFERS, True)
+    for backbone in backbones:
+        backbone.trainable = False
+        _infer_from_now_on(backbone)
+        set_untracked(backbone, _INFERS, True)
 
 
 def _infer_from_now_on(layer: keras.layers.Layer) -> None:
@@ -217,20 +221,19 @@ def _infer_from_now_on(layer: keras.layers.Layer) -> None:
 
 
 def infers(network: keras.Model) -> bool:
-    """Return whether `freeze` has put the backbone into inference mode."""
+    """Return whether `freeze` has put the backbones into inference mode."""
     return _INFERS in vars(backbone_of(network) or network)
 
 
 def unfreeze(network: keras.Model, layers: int) -> None:
-    """Unfreeze the last `layers` layers of the backbone but BatchNorm, whose statistics a small set would spoil.
+    """Unfreeze the last `layers` layers of each backbone but BatchNorm, whose statistics a small set would spoil.
 
     Source: keras.io/guides/transfer_learning.
     """
-    backbone = backbone_of(network)
-    assert backbone is not None
-    backbone.trainable = True
-    for layer in backbone.layers[:-layers]:
-        layer.trainable = False
-    for layer in all_layers(backbone):
-        if isinstance(layer, keras.layers.BatchNormalization):
+    for backbone in backbones_of(network):
+        backbone.trainable = True
+        for layer in backbone.layers[:-layers]:
             layer.trainable = False
+        for layer in all_layers(backbone):
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.trainable = False

@@ -34,7 +34,7 @@ from stages.settings.model import (
 )
 from stages.settings.results import ExportSettings, KerasSettings, SavedModelSettings
 from stages.settings.train import SgdSettings
-from stages.transfer.pretrained import backbone_of
+from stages.transfer.pretrained import backbone_of, backbones_of, is_frozen, unfreeze
 from tests.stages.experiments import (
     after_steps,
     built_of,
@@ -349,8 +349,29 @@ def test_a_backbone_in_an_encoder_has_its_scaling_its_weights_and_stays_frozen(f
     assert backbone is not None
     for weight, expected in zip(backbone.get_weights(), donor.get_weights(), strict=True):
         np.testing.assert_array_equal(weight, expected)
-    with pytest.raises(UserError, match=r"model.frozen=true supports only one network named backbone, but 2 encoders"):
-        build(dataset, one_device(), encoders=dict.fromkeys(TWO_IMAGES, application), frozen=True)
+
+
+def test_the_backbones_of_several_encoders_get_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    """From the file of one. Both are frozen, and unfrozen, together."""
+    dataset = normalize(load(folder, TWO_IMAGES, size={"front": 32, "back": [32, 40]}), NormalizeSettings())
+    application = ApplicationSettings(name="MobileNetV2", arguments={"alpha": 0.35})
+    encoders = dict.fromkeys(TWO_IMAGES, application)
+    donor = backbone_of(built_of(application, only(dataset, "back"), one_device(), seed=5).network)
+    assert donor is not None
+    donor.save_weights(tmp_path / "backbone.weights.h5")
+    file = str(tmp_path / "backbone.weights.h5")
+    model = build(dataset, one_device(), encoders=encoders, weights=file, frozen=True)
+    found = model.record.params
+    assert (found["weights_of"], found["weights_loaded"]) == ("backbone", 2 * len(donor.weights))
+    backbones = backbones_of(model.network)
+    assert len(backbones) == 2
+    assert is_frozen(model.network)
+    for backbone in backbones:
+        for weight, expected in zip(backbone.get_weights(), donor.get_weights(), strict=True):
+            np.testing.assert_array_equal(weight, expected)
+    unfreeze(model.network, 3)
+    assert [sum(layer.trainable for layer in backbone.layers) for backbone in backbones] == [2, 2]  # not BatchNorm
+    assert not is_frozen(model.network)
 
 
 def only(dataset: Dataset, name: str) -> Dataset:
