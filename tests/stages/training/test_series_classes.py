@@ -34,7 +34,14 @@ from stages.settings.model import (
 from stages.settings.series import SeriesSettings
 from stages.settings.table import Header
 from stages.settings.train import ClassificationSettings
-from tests.stages.experiments import assert_replicas_equal_one_device, built_of, one_device, settings
+from tests.stages.experiments import (
+    after_steps,
+    assert_replicas_equal_one_device,
+    built_of,
+    flat,
+    one_device,
+    settings,
+)
 
 STEPS = 300
 NETWORKS: dict[str, Any] = {
@@ -132,6 +139,15 @@ def test_no_later_row_changes_a_prediction(name: str, horizon: int, tmp_path: Pa
     inside = frame.copy()
     inside.loc[step == STEPS - horizon - 1, "heat"] += 5.0
     assert not np.isclose(answers(model, encoded(tmp_path, inside, **given)), base).all()
+
+
+def test_xla_gives_the_same(tmp_path: Path) -> None:
+    data = encoded(tmp_path, machines())
+    made = functools.partial(lambda data, where, network: built_of(network, data, where), network=NETWORKS["by_step"])
+    plain, compiled = (
+        after_steps(one_device(), data, settings(batch_size=50), 4, made, jit=jit)[0] for jit in (False, True)
+    )
+    np.testing.assert_allclose(flat(compiled.network), flat(plain.network), atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["by_step", "gru"])
