@@ -178,12 +178,15 @@ def timeline(times: Times, splits: np.ndarray, fill: str, frequency: Frequency |
 
 
 def rows_of_splits(source: TableSource, settings: SeriesSettings) -> dict[str, np.ndarray]:
-    """Return the rows of each split, int64 in order. Splits that are not named are the last rows by time."""
+    """Return the rows of each split, int64 in order. Splits that are not named are the last rows by time.
+
+    If its fraction is not set, such a split has as many windows as steps to predict, or a quarter of the steps.
+    """
     rows = named_splits(source, settings.table)
     times = np.asarray(source.arrays[str(settings.time)])
     steps = np.unique(times[rows["train"]])
     frequency = Frequency.of(steps, np.zeros(len(steps), np.int64), _is_date(source, settings))
-    needed = min(_longest(settings, frequency) + 2 * max(settings.horizon, 1) - 1, max(len(steps) // 4, 1))
+    needed = min(_wanted_window(settings, frequency) + 2 * max(settings.horizon, 1) - 1, max(len(steps) // 4, 1))
     for name, given in {"test": settings.test_fraction, "val": settings.val_fraction}.items():
         if name not in rows:
             left = times[rows["train"]]
@@ -197,8 +200,8 @@ def _is_date(source: TableSource, settings: SeriesSettings) -> bool:
     return next(column.note for column in source.columns if column.name == settings.time) != "number"
 
 
-def _longest(settings: SeriesSettings, frequency: Frequency | None) -> int:
-    """Return the number of past steps of a window, if the splits are long enough for it."""
+def _wanted_window(settings: SeriesSettings, frequency: Frequency | None) -> int:
+    """Return the number of past steps of a window that is set, or that long splits would have."""
     season = settings.season or (frequency.season if frequency else 1)
     return settings.window or max(3 * max(settings.horizon, 1), 2 * season)
 
@@ -272,7 +275,7 @@ def windows_of(source: TableSource, settings: SeriesSettings, splits: np.ndarray
     of_splits = {name: int(lengths[line.splits[ends] == place].max()) for place, name in enumerate(ORDER)}
     shortest, most = min(of_splits.items(), key=lambda split: split[1])
     room = most - horizon
-    window = settings.window or min(_longest(settings, line.frequency), max(room - horizon + 1, room // 2, 1))
+    window = settings.window or min(_wanted_window(settings, line.frequency), max(room - horizon + 1, room // 2, 1))
     season = settings.season or (by_frequency if by_frequency <= window else 1)
     if season > window:
         problem = f"data.season={season} is longer than the window of {window} steps"
